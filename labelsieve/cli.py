@@ -1,0 +1,294 @@
+"""The command line. Each command is a thin function; what it needs is imported when it runs."""
+
+import contextlib
+import functools
+import inspect
+import io
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+
+import tyro
+from tyro.conf import Positional, UseAppendAction, arg
+
+import labelsieve
+from labelsieve.errors import InputError, LabelsieveError, nearest
+
+P = ParamSpec("P")
+own_default = functools.partial(arg, help_behavior_hint="")  # the help text itself says what happens without it
+Text = Annotated[str | None, own_default(metavar="TEXT")]
+Number = Annotated[float | None, own_default(metavar="NUMBER")]
+Whole = Annotated[int | None, own_default(metavar="N")]
+File = Annotated[Path | None, own_default(metavar="PATH")]
+Data = Positional[Annotated[str, arg(metavar="DATA")]]
+
+
+def demo(
+    noise: str = "pair",
+    rate: float = 0.4,
+    seeds: int = 3,
+    methods: str = "default,mentornet,mentornet-prop",
+    out: Path = Path("runs/demo"),
+) -> None:
+    """Compare the methods on the embedded data: a table, and a picture of how they learn.
+
+    Args:
+        noise: Kind of label noise that is added: pair, symmetry or mixed.
+        rate: Share of the labels that it makes wrong.
+        seeds: How many times each method is trained, each time with other noise.
+        methods: Which methods, with commas between them.
+        out: Folder for the runs and the picture. Runs that are there already are not run again.
+    """
+    from labelsieve.experiments.demo import compare
+
+    compare(noise, rate, seeds, methods.split(","), out)
+
+
+def train(
+    data: Data = "fashion",
+    *,
+    method: str = "mentornet-prop",
+    criterion: Text = None,
+    lam: Number = None,
+    set: UseAppendAction[tuple[str, ...]] = (),
+    noise_rate: Number = None,
+    noise: Text = None,
+    rate: float = 0.0,
+    noise_map: str = "",
+    exact_noise: bool = False,
+    labels: Text = None,
+    model: Text = None,
+    epochs: Whole = None,
+    warmup: Whole = None,
+    batch: Whole = None,
+    lr: Number = None,
+    valid: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "fp32",
+    threads: Whole = None,
+    out: File = None,
+    dry_run: bool = False,
+) -> None:
+    """Train a model that is robust to wrong labels. The same command goes on where a run was cut.
+
+    Args:
+        data: A .npz file with images, labels and, as you like, test_images, test_labels, classes; or fashion, the
+            embedded data.
+        method: How to learn; `labelsieve methods` lists them.
+        criterion: What decides which samples look clean: ol, pl or all. Default: the method's own.
+        lam: λ, how much Criteria_ALL subtracts for the penalty label.
+        set: An option of the method, as name=value; may be repeated.
+        noise_rate: The share of labels that is believed wrong, 0 to 1. Default: the rate of the added noise.
+        noise: To try things out, corrupt the labels first: pair, symmetry, mixed, asymmetric, or a .npy or .csv file
+            with a transition matrix.
+        rate: Share of the labels that the added noise makes wrong.
+        noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
+        exact_noise: Give each class its exact share of the added noise instead of drawing it sample by sample.
+        labels: A .csv or .npy file with labels to use instead of the data's own.
+        model: The network: small or densenet-25-12. Default: what suits the data.
+        epochs: How many times each sample is seen. Default: what suits the data, or 100.
+        warmup: How many of these epochs learn from all samples before the selecting begins. Default: what suits the
+            data, or 25.
+        batch: Samples per step. Default: 128.
+        lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
+            data, or 0.1.
+        valid: Share of the training data that is held out, noise and all, to choose the best epoch.
+        seed: Of everything random.
+        device: auto, cpu or cuda.
+        precision: fp32, or bf16 on a GPU.
+        threads: CPU threads; part of what makes a run repeatable. Default: all cores.
+        out: The run's folder. Default: runs/ and a name made from all of the above.
+        dry_run: Only say what would be done and what it would cost.
+    """
+    from labelsieve.experiments import single
+
+    experiment = single.from_options(
+        data,
+        method=method,
+        criterion=criterion,
+        options=method_options(lam, set),
+        noise_rate=noise_rate,
+        noise=noise,
+        rate=rate,
+        noise_map=noise_map,
+        exact_noise=exact_noise,
+        labels=labels,
+        model=model,
+        epochs=epochs,
+        warmup=warmup,
+        batch=batch,
+        lr=lr,
+        valid=valid,
+        seed=seed,
+        device=device,
+        precision=precision,
+        threads=threads,
+    )
+    path = out or Path("runs") / experiment.name()
+    if dry_run:
+        print(single.forecast(experiment, path))
+    else:
+        single.train(experiment, path)
+
+
+def predict(
+    run: Positional[Annotated[Path, arg(metavar="RUN")]], data: Data, *, out: File = None, device: str = "cpu"
+) -> None:
+    """Classify images with the model that a run delivered.
+
+    Args:
+        run: The run's folder.
+        data: A .npz file with images, a .npy file of images, or fashion for the embedded test set.
+        out: Where the table (index, predicted_label, confidence) goes. Default: the terminal.
+        device: cpu or cuda.
+    """
+    from labelsieve.experiments.single import classify
+
+    classify(run, data, out, device)
+
+
+def methods() -> None:
+    """List the methods, their options and the criteria."""
+    from labelsieve.core import CRITERIA
+    from labelsieve.methods import METHODS, options_of, summary
+
+    for name in METHODS:
+        options = ", ".join(f"{key}={value}" for key, value in options_of(name).items())
+        print(f"{name:16}{summary(name)}" + (f" Options: {options}." if options else ""))
+    print("\nCriteria (--criterion):")
+    for name, criterion in CRITERIA.items():
+        print(f"{name:16}{(criterion.__doc__ or '').splitlines()[0]}")
+
+
+def noise(
+    data: Data = "fashion",
+    *,
+    out: Path,
+    kind: str = "pair",
+    rate: float = 0.4,
+    noise_map: str = "",
+    exact: bool = False,
+    seed: int = 0,
+) -> None:
+    """Write noisy labels for a dataset, to be laid over it with `labelsieve train --labels`.
+
+    Args:
+        data: As for train.
+        out: The label file (.csv) to write.
+        kind: pair, symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix.
+        rate: Share of the labels to make wrong.
+        noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
+        exact: Give each class its exact share of noise instead of drawing it sample by sample.
+        seed: Of the draw.
+    """
+    from labelsieve.experiments.single import write_noise
+
+    write_noise(data, kind, rate, noise_map, exact, seed, out)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "train": train,
+    "predict": predict,
+    "methods": methods,
+    "noise": noise,
+}
+
+
+def method_options(lam: float | None, assignments: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """--lam and every --set name=value as pairs; numbers become numbers."""
+    options: dict[str, Any] = {} if lam is None else {"lam": lam}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not (name and equals):
+            raise InputError(f"--set takes name=value, got {assignment!r}")
+        try:
+            options[name] = float(value) if any(c in value for c in ".einf") else int(value)
+        except ValueError:
+            options[name] = value
+    return tuple(sorted(options.items()))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command; what is wrong with the input becomes one line and exit code 2."""
+    try:
+        code = execute(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as `labelsieve methods | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def execute(argv: Sequence[str]) -> int:
+    try:
+        parsed(argv)()
+    except LabelsieveError as error:
+        return fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return fail("stopped by SIGINT; the same command goes on", 130)
+    except BrokenPipeError:
+        raise
+    except MemoryError:
+        return fail("out of memory: use a smaller --batch or less data", 4)
+    except Exception as error:
+        with tempfile.NamedTemporaryFile("w", prefix="labelsieve-", suffix=".log", delete=False) as log:
+            traceback.print_exc(file=log)
+        return fail(f"a bug in labelsieve ({type(error).__name__}); please report it with {log.name}", 1)
+    return 0
+
+
+def fail(message: str, code: int) -> int:
+    line = message.encode("unicode_escape").decode() if any(ord(c) < 32 for c in message) else message
+    print(f"error: {line}", file=sys.stderr)
+    return code
+
+
+def parsed(argv: Sequence[str]) -> Callable[[], None]:
+    """The command, ready to run; tyro's own error page is shortened to a line."""
+    page = io.StringIO()
+    commands = {name: deferred(command) for name, command in COMMANDS.items()}
+    try:
+        with contextlib.redirect_stderr(page):
+            command: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
+                commands, prog="labelsieve", description=labelsieve.__doc__, args=list(argv)
+            )
+            return command
+    except SystemExit as ending:
+        if not ending.code:
+            raise
+        raise InputError(complaint(argv, page.getvalue())) from None
+
+
+def deferred(command: Callable[P, None]) -> Callable[P, Callable[[], None]]:
+    """Let the parser build the call, but not make it."""
+
+    @functools.wraps(command)
+    def build(*args: P.args, **kwargs: P.kwargs) -> Callable[[], None]:
+        return functools.partial(command, *args, **kwargs)
+
+    return build
+
+
+def complaint(argv: Sequence[str], page: str) -> str:
+    """The first sentence of tyro's boxed error page, with the name that was probably meant."""
+    words = " ".join(line.strip("│╭╮╰╯─ ") for line in page.splitlines()[1:])
+    said = re.split("Perhaps you meant|Argument helptext|Available subcommands|For full helptext", words)[0]
+    said = " ".join(said.split()).rstrip(".")
+    if not argv or argv[0] not in COMMANDS:
+        hint = nearest(argv[0] if argv else "", COMMANDS)
+        return f"{said}; {hint}" if argv else f"{said}; see labelsieve --help"
+    options = [f"--{name.replace('_', '-')}" for name in inspect.signature(COMMANDS[argv[0]]).parameters]
+    unknown = next((w for w in argv if w.startswith("--") and w.partition("=")[0] not in options), None)
+    hint = f"{nearest(unknown, options)} See" if unknown else "see"
+    return f"{said}; {hint} labelsieve {argv[0]} --help"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""The paper's mathematics, in torch alone."""
+
+from labelsieve.core.criteria import CRITERIA, CriteriaALL, CriteriaOL, CriteriaPL, Criterion, penalty_labels
+from labelsieve.core.losses import CrossEntropy, Loss
+from labelsieve.core.method import Decision, Method, Step
+from labelsieve.core.part import Part, Predict
+from labelsieve.core.weigh import Select, Weigh, kept_share
+
+__all__ = [
+    "CRITERIA",
+    "CriteriaALL",
+    "CriteriaOL",
+    "CriteriaPL",
+    "Criterion",
+    "CrossEntropy",
+    "Decision",
+    "Loss",
+    "Method",
+    "Part",
+    "Predict",
+    "Select",
+    "Step",
+    "Weigh",
+    "kept_share",
+    "penalty_labels",
+]

@@ -1,0 +1,30 @@
+"""Part: one ingredient of a method."""
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor, nn
+
+# Predictions for the whole training set in eval mode, batch by batch: probs (N, B, K), labels (B), index (B).
+Predict = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
+
+
+class Part(nn.Module):
+    """One ingredient of a method; its memory is buffers, so .to() and state_dict() just work.
+
+    Shapes: N networks, B samples, K classes. Everything that a step calls keeps its shapes and never reads the device.
+    """
+
+    needs_index = False  # True: it remembers single samples
+
+    def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
+        """Remember a step, in place. `valid` (N, B): False where a prediction is not finite or the step was undone."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Fill the tensors that change with the epoch, counted from 0."""
+
+    def end_epoch(self, predict: Predict | None) -> None:
+        """Turn what the epoch gathered into what the next one uses."""
+
+    def tables(self) -> dict[str, Tensor]:
+        """What it has learnt about the labels that is worth looking at, by name."""
+        return {}

@@ -1,0 +1,122 @@
+"""A person's own arrays: .npz with images and labels, .npy with images, label files."""
+
+import csv
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelsieve.data.resident import Labelled
+from labelsieve.errors import InputError
+
+Array = np.ndarray[Any, Any]
+KEYS = "images, labels and, as you like, test_images, test_labels, classes"
+
+
+def labelled(images: Array, labels: Array, classes: Sequence[str], source: str = "data") -> Labelled:
+    """Arrays as a labelled set: images (n, H, W) or (n, H, W, C) uint8, labels (n) whole numbers."""
+    if len(labels) != len(images):
+        raise InputError(f"{source} has {len(images):,} images but {len(labels):,} labels; give one label per image")
+    return Labelled(image_tensor(images, source), label_tensor(labels, len(classes), source), tuple(classes))
+
+
+def image_tensor(images: Array, source: str) -> Tensor:
+    """(n, H, W) or (n, H, W, C) uint8 -> (n, C, H, W)."""
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or 0 in images.shape:
+        raise InputError(
+            f"images in {source} must be uint8 of shape (n, height, width) or (n, height, width, channels), "
+            f"got {images.dtype} {images.shape}"
+        )
+    channels_last = images[..., None] if images.ndim == 3 else images
+    return torch.from_numpy(np.ascontiguousarray(channels_last.transpose(0, 3, 1, 2)))
+
+
+def label_tensor(labels: Array, num_classes: int, source: str) -> Tensor:
+    """Whole numbers from 0 to num_classes - 1."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise InputError(f"labels in {source} must be a row of whole numbers, got {labels.dtype} {labels.shape}")
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(wrong):
+        raise InputError(
+            f"label {labels[wrong[0]]} at position {wrong[0]} in {source} is out of range: "
+            f"there are {num_classes} classes, 0 to {num_classes - 1} ({len(wrong):,} such labels)"
+        )
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def load_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a .npz file, or of a .npy file under the name images."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"images": loaded}
+        with loaded as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"cannot read {path}: {reason}; a .npz file with {KEYS} is needed") from error
+
+
+def read_npz(path: Path) -> tuple[Labelled, Labelled | None]:
+    """Training set and, where the file has one, test set."""
+    arrays = load_arrays(path)
+    for key in ("images", "labels"):
+        if key not in arrays:
+            raise InputError(f"{path} has no {key!r} (it has: {', '.join(arrays)}); it needs {KEYS}")
+    classes = _classes(arrays, path)
+    train = labelled(arrays["images"], arrays["labels"], classes, str(path))
+    if "test_images" not in arrays or "test_labels" not in arrays:
+        return train, None
+    return train, labelled(arrays["test_images"], arrays["test_labels"], classes, str(path))
+
+
+def read_labels(path: Path, classes: Sequence[str], count: int) -> Tensor:
+    """Labels that are laid over a set: .npy of whole numbers, or .csv whose column `label` has names or numbers."""
+    labels = load_arrays(path)["images"] if path.suffix == ".npy" else _csv_labels(path, classes)
+    if len(labels) != count:
+        raise InputError(f"{path} has {len(labels):,} labels but the data has {count:,} samples; give one per sample")
+    return label_tensor(labels, len(classes), str(path))
+
+
+def write_labels(path: Path, labels: Tensor, classes: Sequence[str]) -> None:
+    """A label file that read_labels reads back."""
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["index", "label"])
+            writer.writerows((index, classes[label]) for index, label in enumerate(labels.tolist()))
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _classes(arrays: dict[str, Array], path: Path) -> list[str]:
+    if "classes" in arrays:
+        return [str(name) for name in arrays["classes"].tolist()]
+    labels = arrays["labels"]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
+        raise InputError(f"labels in {path} must be a row of whole numbers, got {labels.dtype} {labels.shape}")
+    return [str(number) for number in range(int(labels.max()) + 1)]
+
+
+def _csv_labels(path: Path, classes: Sequence[str]) -> Array:
+    number = {name: k for k, name in reversed(list(enumerate(classes)))}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file)
+            if "label" not in (rows.fieldnames or ()):
+                raise InputError(f"{path} has no column 'label' (it has: {', '.join(rows.fieldnames or ['nothing'])})")
+            return np.array([_class_number(row["label"], number, path, rows.line_num) for row in rows], dtype=np.int64)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {error}; a .csv file with a column 'label' is needed") from error
+
+
+def _class_number(label: str | None, number: dict[str, int], path: Path, line: int) -> int:
+    if label in number:
+        return number[label]
+    if label is not None and label.strip().lstrip("-").isdigit():
+        return int(label)
+    raise InputError(f"{path}:{line}: {label!r} is no class; there are: {', '.join(list(number)[:12])}")

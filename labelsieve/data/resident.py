@@ -1,0 +1,52 @@
+"""Labelled: images and labels that live on the device as plain tensors."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+def standardise(images: Tensor) -> Tensor:
+    """Per image: zero mean and unit deviation over all pixels and channels, (B, C, H, W) uint8 -> float32."""
+    pixels = images.float()
+    deviation, mean = torch.std_mean(pixels, dim=(1, 2, 3), correction=0, keepdim=True)
+    smallest = images[0].numel() ** -0.5  # of a flat image
+    return (pixels - mean) / deviation.clamp(min=smallest)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A set of labelled images."""
+
+    images: Tensor  # (n, C, H, W) uint8
+    labels: Tensor  # (n) int64, observed
+    classes: Sequence[str]
+    clean: Tensor | None = None  # (n) true labels, where they are known: only metrics may read them
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def inputs(self, index: Tensor) -> Tensor:
+        """What the network sees of these samples."""
+        return standardise(self.images[index])
+
+    def batches(self, order: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Inputs, labels and index of the samples in this order."""
+        for index in order.split(size):
+            yield self.inputs(index), self.labels[index], index
+
+    def to(self, device: torch.device) -> "Labelled":
+        return self._with(lambda tensor: tensor.to(device))
+
+    def at(self, index: Tensor) -> "Labelled":
+        """The samples at these positions alone."""
+        return self._with(lambda tensor: tensor[index])
+
+    def relabelled(self, labels: Tensor) -> "Labelled":
+        """The same images under other labels; the labels they had are kept as the true ones if none were known."""
+        return replace(self, labels=labels, clean=self.labels if self.clean is None else self.clean)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Labelled":
+        clean = None if self.clean is None else change(self.clean)
+        return replace(self, images=change(self.images), labels=change(self.labels), clean=clean)

@@ -1,0 +1,1 @@
+"""Experiments: a specification, its run, its folder; many of them as a sweep."""

@@ -1,0 +1,63 @@
+"""The demo: methods side by side on the embedded data, as a table and a picture."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from labelsieve.data.fashion import CLASSES
+from labelsieve.errors import InputError, LabelsieveError
+from labelsieve.experiments.spec import Experiment, planned
+from labelsieve.experiments.sweep import folder_of, sweep
+from labelsieve.methods import Problem, make
+from labelsieve.progress import live_bar
+from labelsieve.report.comparison import comparison, markdown, paired_differences
+from labelsieve.report.picture import draw
+from labelsieve.report.records import by_method, read_run
+
+PAPERS_OWN = "mentornet-prop"
+
+
+def compare(noise: str, rate: float, seeds: int, methods: list[str], out: Path) -> None:
+    """Train every method on every seed's noise, then show what came of it."""
+    if seeds < 1:
+        raise InputError(f"seeds must be at least 1, got {seeds}")
+    for method in methods:
+        make(method, Problem(len(CLASSES), rate))  # refuses a wrong name or rate before anything runs
+    experiments = [
+        planned("fashion", noise=noise, rate=rate, noise_rate=rate, method=method, seed=seed)
+        for seed in range(seeds)
+        for method in methods
+    ]
+    print(f"{len(experiments)} runs: {', '.join(methods)}; {100 * rate:g}% {noise} noise; {seeds} seeds", flush=True)
+    run_all(experiments, out)
+    groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments)
+    table = comparison(groups)
+    show(table)
+    print("\n".join(paired_differences(groups, PAPERS_OWN)))
+    (out / "table.md").write_text(markdown(table) + "\n", encoding="utf-8")
+    picture = out / f"{noise}-{rate:g}.png"
+    draw(groups, CLASSES, f"Fashion-MNIST, 6,000 images, {100 * rate:g}% {noise} noise, {seeds} seeds", picture)
+    print(f"picture: {picture}")
+
+
+def run_all(experiments: list[Experiment], out: Path) -> None:
+    """The sweep, with a bar for people."""
+    bar = live_bar()
+    bar.disable = not sys.stdout.isatty()
+    task = bar.add_task("training")
+    with bar:
+        failed = sweep(experiments, out, lambda done, total: bar.update(task, completed=done, total=total))
+    for experiment, reason in failed.items():
+        print(f"failed: {experiment.method}, seed {experiment.seed}: {reason}", file=sys.stderr)
+    if failed:
+        raise LabelsieveError(f"{len(failed)} of {len(experiments)} runs failed; see above")
+
+
+def show(table: list[list[str]]) -> None:
+    header, *rows = table
+    pretty = Table(*header)
+    for row in rows:
+        pretty.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 100).print(pretty)

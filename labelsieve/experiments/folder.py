@@ -1,0 +1,88 @@
+"""RunFolder: where one run lives, whole, locked while it is written."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from labelsieve.errors import InputError
+from labelsieve.experiments.spec import Experiment
+from labelsieve.train.checkpoint import Checkpoints
+from labelsieve.train.files import disk_error, write_atomically
+from labelsieve.train.record import Record
+
+
+class RunFolder:
+    """spec.json, record.jsonl, tables.safetensors, model.safetensors and, once all is written, done.
+
+    Enter it to write: one process at a time. The lock is released when its process ends, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.record = Record(path / "record.jsonl")
+        self.checkpoints = Checkpoints(path / "checkpoints")
+        self._lock = -1
+
+    @property
+    def done(self) -> bool:
+        return (self.path / "done").exists()
+
+    def __enter__(self) -> "RunFolder":
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.read(self._lock, 100).decode(errors="replace").strip()
+            os.close(self._lock)
+            raise InputError(
+                f"run folder {self.path} is in use by process {owner or 'unknown'}; wait for it or name another --out"
+            ) from None
+        os.truncate(self._lock, 0)
+        os.write(self._lock, str(os.getpid()).encode())
+        for left_behind in self.path.glob(".*.tmp"):
+            left_behind.unlink()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._lock)
+
+    def claim(self, experiment: Experiment, fingerprint: str, versions: dict[str, str]) -> None:
+        """Write the specification, or make sure that the one here is the same."""
+        path = self.path / "spec.json"
+        spec = {"experiment": experiment.as_dict(), "data": fingerprint}
+        if not path.exists():
+            strangers = [p.name for p in self.path.iterdir() if p.name != "lock"]
+            if strangers:
+                raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")
+            write_atomically(path, json.dumps({**spec, "versions": versions}, indent=1).encode())
+            return
+        for name, was, now in differences(read_json(path), spec):
+            raise InputError(f"{self.path} is another run: its {name} is {was!r}, not {now!r}; name another --out")
+
+    def write(self, name: str, content: bytes) -> None:
+        write_atomically(self.path / name, content)
+
+    def finish(self) -> None:
+        """The last act: from now on the run counts as done."""
+        self.write("done", b"")
+        self.checkpoints.clear()
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Where two specifications disagree: field, old and new value."""
+    before, after = ({**spec.get("experiment", {}), "data's fingerprint": spec.get("data")} for spec in (old, new))
+    return [(name, before.get(name), value) for name, value in after.items() if before.get(name) != value]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error

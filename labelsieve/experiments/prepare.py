@@ -1,0 +1,128 @@
+"""prepare: all that an experiment needs, so that whatever can be refused is refused before anything is written."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelsieve import noise
+from labelsieve.core.method import Method
+from labelsieve.data import Labelled, load_data
+from labelsieve.data.arrays import load_arrays, read_labels
+from labelsieve.errors import InputError
+from labelsieve.experiments.spec import Experiment
+from labelsieve.methods import Problem, make
+from labelsieve.models import make_model
+from labelsieve.models.networks import Networks, make_networks
+from labelsieve.randomness import generator
+from labelsieve.train import Training
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment with all that it needs at hand."""
+
+    train: Labelled
+    valid: Labelled | None
+    test: Labelled | None
+    networks: Networks
+    method: Method
+    training: Training
+    fingerprint: str
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Load the data, corrupt the labels, make networks and method: all that can be refused is refused here."""
+    device = usable_device(experiment.device)
+    train, test = load_data(experiment.data)
+    train = with_labels(experiment, train)
+    fingerprint = digest(train, test)
+    train, valid = hold_out(train, experiment.valid, experiment.seed)
+    num_classes, (channels, height, width) = len(train.classes), train.images.shape[1:]
+    problem = Problem(num_classes, experiment.noise_rate, experiment.warmup)
+    method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
+    make_one = partial(make_model, experiment.model, (channels, height, width), num_classes)
+    training = Training(
+        epochs=experiment.epochs,
+        batch=experiment.batch,
+        lr=experiment.lr,
+        seed=experiment.seed,
+        precision=experiment.precision,
+    )
+    return Prepared(
+        train.to(device),
+        valid and valid.to(device),
+        test and test.to(device),
+        make_networks(make_one, method.networks, experiment.seed).to(device),
+        method,
+        training,
+        fingerprint,
+    )
+
+
+def with_labels(experiment: Experiment, train: Labelled) -> Labelled:
+    """The training set under the labels that the experiment asks for."""
+    if experiment.labels is not None:
+        train = train.relabelled(read_labels(Path(experiment.labels), train.classes, len(train)))
+    if experiment.noise is not None:
+        matrix = noise_matrix(experiment.noise, experiment.rate, experiment.noise_map, len(train.classes))
+        noisy = noise.corrupt(train.labels, matrix, experiment.seed, exact=experiment.exact_noise)
+        train = train.relabelled(noisy)
+    return train
+
+
+def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Tensor:
+    """The transition matrix of a named kind of noise, or of a .npy or .csv file."""
+    path = Path(kind)
+    if path.suffix == ".npy":
+        return noise.checked_matrix(torch.from_numpy(load_arrays(path)["images"]), num_classes)
+    if path.suffix == ".csv":
+        try:
+            rows = np.loadtxt(path, delimiter=",", ndmin=2)
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read the noise matrix {path}: {error}") from error
+        return noise.checked_matrix(torch.from_numpy(rows), num_classes)
+    options: dict[str, Any] = {"mapping": parsed_map(noise_map)} if noise_map else {}
+    return noise.transition(kind, num_classes, rate, **options)
+
+
+def parsed_map(text: str) -> dict[int, int]:
+    """ "9:1,2:0" -> {9: 1, 2: 0}"""
+    try:
+        return {int(true): int(observed) for true, observed in (pair.split(":") for pair in text.split(","))}
+    except ValueError as error:
+        raise InputError(f"a noise map looks like 9:1,2:0 (true:observed), got {text!r}") from error
+
+
+def hold_out(train: Labelled, share: float, seed: int) -> tuple[Labelled, Labelled | None]:
+    """Split off a validation set, noise and all, drawn by the seed."""
+    count = round(share * len(train))
+    if share == 0:
+        return train, None
+    if not 0 < count < len(train):
+        raise InputError(f"valid {share:g} of {len(train)} samples leaves nothing to train or to choose on")
+    order = torch.randperm(len(train), generator=generator(seed, "valid"))
+    return train.at(order[count:].sort().values), train.at(order[:count].sort().values)
+
+
+def digest(*sets: Labelled | None) -> str:
+    """A fingerprint of images and labels."""
+    sha = hashlib.sha256()
+    for data in sets:
+        if data is not None:
+            sha.update(str(tuple(data.images.shape)).encode())
+            sha.update(data.images.numpy().data)
+            sha.update(data.labels.numpy().data)
+    return sha.hexdigest()[:16]
+
+
+def usable_device(name: str) -> torch.device:
+    try:
+        return torch.zeros(1, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name!r} cannot be used here; try --device cpu") from error

@@ -1,0 +1,99 @@
+"""run: one experiment from its data to its delivered model."""
+
+import json
+import platform
+from pathlib import Path
+
+import torch
+
+import labelsieve
+from labelsieve import noise
+from labelsieve.experiments.folder import RunFolder
+from labelsieve.experiments.prepare import Prepared, prepare
+from labelsieve.experiments.spec import Experiment
+from labelsieve.train import Result, fit
+from labelsieve.train.checkpoint import prefixed, to_bytes
+from labelsieve.train.loop import Watcher
+from labelsieve.train.record import Row
+
+MATRIX_IN_RECORD = 20  # classes; larger matrices are in tables.safetensors alone
+
+
+def run(experiment: Experiment, path: Path, watcher: Watcher | None = None) -> bool:
+    """Train it in this folder, from where it was cut; False if it was done already."""
+    torch.set_num_threads(experiment.threads)
+    prepared = prepare(experiment)
+    with RunFolder(path) as folder:
+        folder.claim(experiment, prepared.fingerprint, versions())
+        if folder.done:
+            return False
+        if folder.checkpoints.newest() is None:
+            folder.record.cut(0)
+            folder.record.append(opening(experiment, prepared))
+        result = fit(
+            prepared.networks,
+            prepared.method,
+            prepared.train,
+            prepared.test,
+            valid=prepared.valid,
+            num_classes=len(prepared.train.classes),
+            training=prepared.training,
+            record=folder.record,
+            checkpoints=folder.checkpoints,
+            watcher=watcher,
+        )
+        deliver(experiment, prepared, result, folder)
+    return True
+
+
+def opening(experiment: Experiment, prepared: Prepared) -> Row:
+    """The first line of the record: what is trained on."""
+    train = prepared.train
+    row: Row = {
+        "event": "start",
+        "samples": len(train),
+        "classes": len(train.classes),
+        "parameters": sum(p.numel() for p in prepared.networks.parameters()),
+        "device": device_name(experiment.device),
+        "versions": versions(),
+    }
+    if train.clean is not None:
+        counts = noise.realised(train.clean, train.labels, len(train.classes))
+        row["noise"] = {"realised_rate": 1 - counts.diagonal().sum().item() / len(train)}
+        if len(train.classes) <= MATRIX_IN_RECORD:
+            row["noise"]["realised"] = counts.tolist()  # [true][observed], in samples
+    return row
+
+
+def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: RunFolder) -> None:
+    """Write what the run leaves: the tables, the model, the last line, the mark that it is done."""
+    tables = {**prefixed("last", result.tables), **prefixed("chosen", result.chosen.tables)}
+    if prepared.train.clean is not None:
+        classes = len(prepared.train.classes)
+        tables["noise"] = noise.realised(prepared.train.clean, prepared.train.labels, classes)
+    folder.write("tables.safetensors", to_bytes(tables))
+    first = {name.removeprefix("0."): t for name, t in result.chosen.networks.items() if name.startswith("0.")}
+    about = {
+        "model": experiment.model,
+        "shape": list(prepared.train.images.shape[1:]),
+        "classes": list(prepared.train.classes),
+    }
+    folder.write("model.safetensors", to_bytes(first, {"labelsieve": json.dumps(about)}))
+    folder.record.append({"event": "end", "chosen_epoch": result.chosen.epoch, **errors(result.rows)})
+    folder.finish()
+
+
+def errors(rows: list[Row]) -> dict[str, float]:
+    """The test errors that are talked about: the paper's best, and the honest last."""
+    every = [row["test_error"] for row in rows if "test_error" in row]
+    if not every:
+        return {}
+    return {"best": min(every), "last": every[-1], "last_ten": sum(every[-10:]) / len(every[-10:])}
+
+
+def device_name(name: str) -> str:
+    return torch.cuda.get_device_name(name) if name.startswith("cuda") else f"{platform.machine()} {name}"
+
+
+def versions() -> dict[str, str]:
+    return {"labelsieve": labelsieve.__version__, "torch": torch.__version__, "python": platform.python_version()}

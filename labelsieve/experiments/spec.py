@@ -1,0 +1,69 @@
+"""Experiment: the whole of one run. What is the same here gives the same result."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from labelsieve.errors import InputError
+
+# What suits a dataset; the paper's benchmark settings are the defaults of Experiment itself.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fashion": {"model": "small", "epochs": 24, "warmup": 12, "lr": 0.02},
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One training, from the data to the seed."""
+
+    data: str = "fashion"  # a dataset's name or a file
+    labels: str | None = None  # a file of labels laid over the data's own
+    noise: str | None = None  # a kind of noise, or a file with a transition matrix, that corrupts the labels first
+    rate: float = 0.0  # of that noise
+    noise_map: str = ""  # asymmetric noise: "9:1,2:0"
+    exact_noise: bool = False  # each class gets its exact share of noise
+    method: str = "mentornet-prop"
+    criterion: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()  # of the method and its criterion
+    noise_rate: float = 0.0  # what the method is told
+    model: str = "densenet-25-12"
+    epochs: int = 100
+    warmup: int = 25
+    batch: int = 128
+    lr: float = 0.1
+    valid: float = 0.0  # share of the training data held out, with its noise, to choose the epoch
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "fp32"
+    threads: int = 1  # of the CPU: sums come out differently when they are split differently
+
+    def __post_init__(self) -> None:
+        for name, least in {"epochs": 1, "batch": 1, "threads": 1, "warmup": 0, "seed": 0}.items():
+            value = getattr(self, name)
+            if value < least:
+                raise InputError(f"{name} must be at least {least}, got {value}")
+        if not 0 < self.lr < float("inf"):
+            raise InputError(f"lr must be a number above 0, got {self.lr}")
+        if not 0 <= self.noise_rate < 1:
+            raise InputError(f"noise rate must be in [0, 1), got {self.noise_rate:g}; 40% is 0.4")
+        if not 0 <= self.valid < 1:
+            raise InputError(f"valid must be in [0, 1), got {self.valid:g}")
+        if self.precision not in ("fp32", "bf16"):
+            raise InputError(f"precision must be fp32 or bf16, got {self.precision!r}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dict(json.loads(json.dumps(dataclasses.asdict(self))))
+
+    def name(self) -> str:
+        """A short hash of everything."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def planned(data: str, **given: Any) -> Experiment:
+    """An experiment with the settings that suit the data, where none are given (None)."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return Experiment(data=data, **{**SETTINGS.get(data, {}), **chosen})

@@ -1,0 +1,70 @@
+"""sweep: many experiments, several at a time, each in its own process and folder."""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from labelsieve.errors import LabelsieveError
+from labelsieve.experiments.spec import Experiment
+
+POLL = 0.3  # seconds between two looks at the records
+
+
+def sweep(
+    experiments: Sequence[Experiment], root: Path, report: Callable[[int, int], None] = lambda done, total: None
+) -> dict[Experiment, str]:
+    """Run all that are not done, as many at a time as the cores allow; returns why those failed that did.
+
+    `report` is told now and then how many epochs of how many are done.
+    """
+    workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
+    total = sum(experiment.epochs for experiment in experiments)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(experiments)), context, initializer=_leave_signals_to_parent) as pool:
+        futures = {pool.submit(_run_one, experiment, root): experiment for experiment in experiments}
+        try:
+            while wait(futures, timeout=POLL).not_done:
+                report(epochs_done(experiments, root), total)
+        except BaseException:
+            _stop(pool, futures)
+            raise
+    report(epochs_done(experiments, root), total)
+    return {futures[future]: reason for future in futures if (reason := future.result()) is not None}
+
+
+def folder_of(experiment: Experiment, root: Path) -> Path:
+    return root / experiment.name()
+
+
+def epochs_done(experiments: Sequence[Experiment], root: Path) -> int:
+    """Counted in the records, without reading them."""
+    paths = [folder_of(experiment, root) / "record.jsonl" for experiment in experiments]
+    return sum(path.read_bytes().count(b'"event": "epoch"') for path in paths if path.exists())
+
+
+def _run_one(experiment: Experiment, root: Path) -> str | None:
+    from labelsieve.experiments.run import run
+
+    try:
+        run(experiment, folder_of(experiment, root))
+    except LabelsieveError as error:
+        return str(error)
+    return None
+
+
+def _leave_signals_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _stop(pool: ProcessPoolExecutor, futures: dict[Future[str | None], Experiment]) -> None:
+    """End the workers; their folders stay whole and are gone on with next time."""
+    for future in futures:
+        future.cancel()
+    for process in multiprocessing.active_children():
+        process.terminate()
+    pool.shutdown(wait=True, cancel_futures=True)
+    time.sleep(0)

@@ -1,0 +1,137 @@
+"""Label noise: transition matrices T[true, observed] and labels drawn from them."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from labelsieve.errors import InputError, nearest
+from labelsieve.randomness import generator
+
+# Look-alikes of CIFAR-10: truck -> automobile, bird -> airplane, deer -> horse, cat <-> dog.
+CIFAR10_LOOKALIKES = {9: 1, 2: 0, 4: 7, 3: 5, 5: 3}
+
+
+def pair(num_classes: int, rate: float, *, direction: int = 1) -> Tensor:
+    """Class i becomes i + direction with probability `rate`."""
+    _check(num_classes, rate)
+    return asymmetric(num_classes, rate, {i: (i + direction) % num_classes for i in range(num_classes)})
+
+
+def symmetry(num_classes: int, rate: float) -> Tensor:
+    """Class i becomes any other class with equal probability, `rate` together."""
+    _check(num_classes, rate)
+    matrix = torch.full((num_classes, num_classes), rate / (num_classes - 1), dtype=torch.float64)
+    matrix.fill_diagonal_(1 - rate)
+    return matrix
+
+
+def mixed(num_classes: int, rate: float, *, dominant: float = 0.75) -> Tensor:
+    """The `dominant` part of the noise goes to the next class, the rest evenly to the others.
+
+    The paper's tables use 30% + 10% (0.75 of 40%), its figure 3 24% + 16% (0.6).
+    """
+    _check(num_classes, rate)
+    if num_classes < 3:
+        raise InputError("mixed noise needs at least 3 classes; use pair")
+    if not 0 <= dominant <= 1:
+        raise InputError(f"dominant must be in [0, 1], got {dominant}")
+    matrix = torch.full((num_classes, num_classes), rate * (1 - dominant) / (num_classes - 2), dtype=torch.float64)
+    classes = torch.arange(num_classes)
+    matrix[classes, classes] = 1 - rate
+    matrix[classes, (classes + 1) % num_classes] = rate * dominant
+    return matrix
+
+
+def asymmetric(num_classes: int, rate: float, mapping: Mapping[int, int]) -> Tensor:
+    """Class i becomes mapping[i] with probability `rate`; classes that are not in the mapping stay."""
+    _check(num_classes, rate)
+    matrix = torch.eye(num_classes, dtype=torch.float64)
+    for true, observed in mapping.items():
+        if not (0 <= true < num_classes and 0 <= observed < num_classes):
+            raise InputError(f"noise map {true}:{observed} is outside the classes 0 to {num_classes - 1}")
+        if true != observed:
+            matrix[true, true] = 1 - rate
+            matrix[true, observed] = rate
+    return matrix
+
+
+KINDS: dict[str, Callable[..., Tensor]] = {
+    "pair": pair,
+    "symmetry": symmetry,
+    "mixed": mixed,
+    "asymmetric": asymmetric,
+}
+
+
+def transition(kind: str, num_classes: int, rate: float, **options: object) -> Tensor:
+    """The transition matrix of a named kind of noise, (K, K) float64, rows sum to one."""
+    if kind not in KINDS:
+        raise InputError(f"unknown noise {kind!r}: {nearest(kind, KINDS)}")
+    if kind == "asymmetric" and "mapping" not in options:
+        raise InputError("asymmetric noise needs a map of classes, such as 9:1,2:0,4:7,3:5,5:3")
+    return KINDS[kind](num_classes, rate, **options)
+
+
+def checked_matrix(matrix: Tensor, num_classes: int) -> Tensor:
+    """A person's own transition matrix, refused with a reason if it is none."""
+    if matrix.shape != (num_classes, num_classes):
+        raise InputError(f"a noise matrix of {num_classes} classes is square, got {' x '.join(map(str, matrix.shape))}")
+    matrix = matrix.double()
+    if not bool((matrix.isfinite() & (matrix >= 0)).all()):
+        raise InputError("a noise matrix holds probabilities: some entries are negative or not finite")
+    wrong = (matrix.sum(1) - 1).abs() > 1e-6
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise InputError(f"row {row} of the noise matrix sums to {matrix[row].sum():.6g}, not to 1")
+    return matrix
+
+
+def corrupt(labels: Tensor, matrix: Tensor, seed: int, *, exact: bool = False) -> Tensor:
+    """Labels drawn from matrix[label], sample by sample; `exact` gives each class its exact share of each label."""
+    matrix = checked_matrix(matrix, len(matrix))
+    if bool(((labels < 0) | (labels >= len(matrix))).any()):
+        raise InputError(f"labels must be 0 to {len(matrix) - 1} to be corrupted")
+    draw = _corrupt_exactly if exact else _corrupt_each
+    return draw(labels.cpu().long(), matrix.cpu(), generator(seed, "noise")).to(labels)
+
+
+def realised(true: Tensor, observed: Tensor, num_classes: int) -> Tensor:
+    """How many samples of each true class carry each observed label, (K, K) int64."""
+    pairs = true.long() * num_classes + observed.long()
+    return torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def _corrupt_each(labels: Tensor, matrix: Tensor, random: torch.Generator) -> Tensor:
+    cumulative = matrix.cumsum(1)
+    cumulative = cumulative / cumulative[:, -1:]  # ends at exactly one, which no draw reaches
+    draws = torch.rand(len(labels), 1, dtype=torch.float64, generator=random)
+    return torch.searchsorted(cumulative[labels], draws, right=True).squeeze(1)
+
+
+def _corrupt_exactly(labels: Tensor, matrix: Tensor, random: torch.Generator) -> Tensor:
+    observed = labels.clone()
+    for true, row in enumerate(matrix.tolist()):
+        members = (labels == true).nonzero().squeeze(1)
+        counts = torch.tensor(_apportioned(row, len(members)))
+        shuffled = members[torch.randperm(len(members), generator=random)]
+        observed[shuffled] = torch.repeat_interleave(torch.arange(len(row)), counts)
+    return observed
+
+
+def _apportioned(shares: list[float], total: int) -> list[int]:
+    """Whole numbers nearest to shares * total that add up to total: largest remainders first, then lower index."""
+    wanted = [round(share * total, 9) for share in shares]
+    counts = [math.floor(number) for number in wanted]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - wanted[i], i))
+    for i in by_remainder[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def _check(num_classes: int, rate: float) -> None:
+    if num_classes < 2:
+        raise InputError(f"label noise needs at least 2 classes, got {num_classes}")
+    if not 0 <= rate <= 1:
+        raise InputError(f"noise rate must be in [0, 1], got {rate}")

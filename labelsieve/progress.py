@@ -1,0 +1,71 @@
+"""Progress for people: one live line on a terminal, plain lines elsewhere."""
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Row = dict[str, Any]
+
+
+def told(row: Row) -> str:
+    """An epoch in one line."""
+    words = [f"loss {row['train_loss']:.3f}"]
+    words += [f"{name.replace('_', ' ')} {row[name]:.2f}%" for name in ("test_error", "valid_error") if name in row]
+    if row.get("precision") is not None:
+        words.append(f"kept samples clean {100 * row['precision']:.1f}%")
+    return ", ".join(words)
+
+
+class PlainLines:
+    """A line per epoch."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def __enter__(self) -> "PlainLines":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        pass
+
+    def step(self, epoch: int, done: int, steps: int) -> None:
+        pass
+
+    def epoch(self, row: Row) -> None:
+        print(f"epoch {row['epoch']}/{self.epochs}: {told(row)}, {row['seconds']} s", flush=True)
+
+
+class LiveLine:
+    """A bar that moves with the steps and says how the last epoch went."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self.bar = live_bar()
+        self.task = self.bar.add_task("starting", total=epochs)
+
+    def __enter__(self) -> "LiveLine":
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def step(self, epoch: int, done: int, steps: int) -> None:
+        self.bar.update(self.task, completed=epoch + done / steps)
+
+    def epoch(self, row: Row) -> None:
+        self.bar.update(self.task, completed=row["epoch"], description=f"epoch {row['epoch']}: {told(row)}")
+
+
+def live_bar() -> "Progress":
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+
+
+def watching(epochs: int) -> PlainLines | LiveLine:
+    """What suits where the output goes."""
+    return LiveLine(epochs) if sys.stdout.isatty() else PlainLines(epochs)

@@ -1,0 +1,1 @@
+"""What people look at, made from records alone."""

@@ -1,0 +1,49 @@
+"""Methods side by side: means with their standard errors, and differences seed by seed."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from labelsieve.report.records import Run
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error (n - 1 in the deviation); the error of a single value is unknown (NaN)."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return mean, math.nan
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return mean, math.sqrt(variance / len(values))
+
+
+def shown(values: Sequence[float]) -> str:
+    """12.3 ± 0.4"""
+    mean, error = mean_and_error(values)
+    return f"{mean:.1f}" if math.isnan(error) else f"{mean:.1f} ± {error:.1f}"
+
+
+def comparison(groups: Mapping[str, Sequence[Run]]) -> list[list[str]]:
+    """A header and a row per method."""
+    table = [["method", "best test error %", "last test error %", "kept samples clean %", "seeds"]]
+    for method, runs in groups.items():
+        best, last = [run.end["best"] for run in runs], [run.end["last"] for run in runs]
+        clean = [100 * run.epochs[-1]["precision"] for run in runs]
+        table.append([method, shown(best), shown(last), shown(clean), str(len(runs))])
+    return table
+
+
+def paired_differences(groups: Mapping[str, Sequence[Run]], of: str) -> list[str]:
+    """Last-epoch error of one method minus that of each other, on the same noise and seed."""
+    lines = []
+    mine = {run.spec["seed"]: run.end["last"] for run in groups.get(of, ())}
+    for method, runs in groups.items():
+        pairs = [mine[run.spec["seed"]] - run.end["last"] for run in runs if run.spec["seed"] in mine]
+        if method != of and pairs:
+            each = ", ".join(f"{difference:+.1f}" for difference in pairs)
+            lines.append(f"{of} minus {method}, last test error seed by seed: {each}; mean {shown(pairs)}")
+    return lines
+
+
+def markdown(table: Sequence[Sequence[str]]) -> str:
+    header, *rows = table
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,79 @@
+"""Checkpoints: tensors in safetensors, the rest in JSON with a checksum. Nothing is ever unpickled."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from labelsieve.train.files import write_atomically
+
+KEEP = 2  # should the newest be damaged, the one before it is used
+
+
+class Checkpoints:
+    """The newest checkpoints of a run in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, number: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write the tensors, then the manifest that makes them count, then drop what is too old."""
+        self.folder.mkdir(exist_ok=True)
+        content = to_bytes(tensors)
+        manifest = {"sha256": hashlib.sha256(content).hexdigest(), **facts}
+        write_atomically(self._tensors(number), content)
+        write_atomically(self._manifest(number), json.dumps(manifest).encode())
+        for old in self._numbers()[:-KEEP]:
+            self._manifest(old).unlink()
+            self._tensors(old).unlink(missing_ok=True)
+
+    def newest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The newest checkpoint that is whole, or None."""
+        for number in reversed(self._numbers()):
+            try:
+                content = self._tensors(number).read_bytes()
+                manifest = json.loads(self._manifest(number).read_bytes())
+                if hashlib.sha256(content).hexdigest() == manifest.pop("sha256"):
+                    return load(content), manifest
+            except (OSError, ValueError, KeyError, SafetensorError):
+                pass
+            warnings.warn(f"{self._tensors(number)} is damaged; the checkpoint before it is used", stacklevel=2)
+        return None
+
+    def clear(self) -> None:
+        """Remove the folder: a finished run needs no checkpoint."""
+        if self.folder.exists():
+            for path in self.folder.iterdir():
+                path.unlink()
+            self.folder.rmdir()
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json"))
+
+    def _tensors(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.safetensors"
+
+    def _manifest(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.json"
+
+
+def to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Safetensors of copies: tensors that share memory may not be saved together."""
+    return save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, metadata)
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `prefixed` put under a prefix."""
+    return {
+        name.removeprefix(f"{prefix}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}/")
+    }

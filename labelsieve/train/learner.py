@@ -1,0 +1,91 @@
+"""Learner: one training step. All shapes are fixed and nothing is read back from the device."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from labelsieve.core.method import Method, Step
+from labelsieve.train.protocol import Training
+
+
+class Outcome(NamedTuple):
+    """A step, and for which networks it happened: one that is not finite changes nothing."""
+
+    step: Step
+    happened: Tensor  # (N) bool
+
+
+class Learner:
+    """All that a step changes: the networks, their optimizers and what the method remembers.
+
+    `networks` has one child per network and gives logits (N, B, K).
+    """
+
+    def __init__(self, networks: nn.Module, method: Method, training: Training) -> None:
+        self.networks = networks
+        self.method = method
+        self.training = training
+        self.optimizers = [sgd(network, training) for network in networks.children()]
+        self.buffers = [flat_buffers(network) for network in networks.children()]
+
+    def step(self, inputs: Tensor, labels: Tensor, index: Tensor) -> Outcome:
+        """Forward, decide, backward, update, remember."""
+        before = [[flat.clone() for flat in buffers] for buffers in self.buffers]
+        with self.training.autocast(inputs.device):
+            logits = self.networks(inputs)
+        step = self.method.step(logits, labels, index)
+        step.loss.backward()
+        happened = step.losses.detach().isfinite() & self._finite_gradients()
+        self._update(happened, before)
+        self.method.observe(step, labels, index, happened)
+        return Outcome(step, happened)
+
+    def set_lr(self, lr: float) -> None:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+
+    def _finite_gradients(self) -> Tensor:
+        norms = [
+            torch.nn.utils.get_total_norm([p.grad for p in network.parameters() if p.grad is not None])
+            for network in self.networks.children()
+        ]
+        return torch.stack(norms).isfinite()
+
+    def _update(self, happened: Tensor, before: list[list[Tensor]]) -> None:
+        for optimizer, ok, buffers, saved in zip(self.optimizers, happened, self.buffers, before, strict=True):
+            optimizer.found_inf = (~ok).float()  # type: ignore[attr-defined]  # the fused step then does nothing
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            for now, then in zip(buffers, saved, strict=True):
+                now.copy_(torch.where(ok, now, then))
+
+
+def sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
+    """Nesterov SGD whose momentum exists from the start, so that every step is alike."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(
+        parameters,
+        lr=training.lr,
+        momentum=training.momentum,
+        nesterov=training.momentum > 0,
+        weight_decay=training.weight_decay,
+        fused=True,
+    )
+    for parameter in parameters:
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def flat_buffers(network: nn.Module) -> list[Tensor]:
+    """Make the buffers of a network views of one tensor per type, so that one copy saves all batch-norm statistics."""
+    owners = [(m, name, b) for m in network.modules() for name, b in m.named_buffers(recurse=False)]
+    flats = []
+    for dtype in dict.fromkeys(buffer.dtype for *_, buffer in owners):
+        same = [(module, name, buffer) for module, name, buffer in owners if buffer.dtype == dtype]
+        flat = torch.cat([buffer.flatten() for *_, buffer in same])
+        for (module, name, buffer), part in zip(same, flat.split([b.numel() for *_, b in same]), strict=True):
+            setattr(module, name, part.view_as(buffer))
+        flats.append(flat)
+    return flats

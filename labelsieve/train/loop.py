@@ -1,0 +1,230 @@
+"""fit: train networks by a method, epoch by epoch, and resume exactly where a run was cut."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from labelsieve.core.method import Method
+from labelsieve.errors import Diverged
+from labelsieve.randomness import derive, generator
+from labelsieve.train.checkpoint import Checkpoints, prefixed, under
+from labelsieve.train.evaluate import error_rates, predictions
+from labelsieve.train.learner import Learner
+from labelsieve.train.meters import Meters, Reading
+from labelsieve.train.protocol import Samples, Training
+from labelsieve.train.record import Record, Row
+from labelsieve.train.signals import StopFlag
+
+
+class Watcher(Protocol):
+    """Someone to show the progress to."""
+
+    def step(self, epoch: int, done: int, steps: int) -> None: ...
+    def epoch(self, row: Row) -> None: ...
+
+
+class Nobody:
+    """Watches nothing."""
+
+    def step(self, epoch: int, done: int, steps: int) -> None:
+        pass
+
+    def epoch(self, row: Row) -> None:
+        pass
+
+
+@dataclass
+class Chosen:
+    """The epoch whose networks are delivered: the best on the held-out noisy split, else the last."""
+
+    epoch: int = 0
+    valid_error: float | None = None
+    networks: dict[str, Tensor] = field(default_factory=dict)
+    tables: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished training leaves."""
+
+    chosen: Chosen
+    tables: dict[str, Tensor]  # of the last epoch
+    rows: list[Row]
+
+
+def fit(
+    networks: nn.Module,
+    method: Method,
+    train: Samples,
+    test: Samples | None = None,
+    *,
+    valid: Samples | None = None,
+    num_classes: int,
+    training: Training,
+    record: Record | None = None,
+    checkpoints: Checkpoints | None = None,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Train `networks` (one child per network of the method, logits (N, B, K)) on the device they are on."""
+    run = _Run(networks, method, train, test, valid, num_classes, training, record, checkpoints, watcher or Nobody())
+    with StopFlag() as stop:
+        run.resume()
+        while run.epochs_done < training.epochs:
+            run.one_epoch(stop)
+    return Result(run.chosen, snapshot(method.tables()), run.rows)
+
+
+class _Run:
+    """A training under way."""
+
+    def __init__(
+        self,
+        networks: nn.Module,
+        method: Method,
+        train: Samples,
+        test: Samples | None,
+        valid: Samples | None,
+        num_classes: int,
+        training: Training,
+        record: Record | None,
+        checkpoints: Checkpoints | None,
+        watcher: Watcher,
+    ) -> None:
+        self.device = next(networks.parameters()).device
+        self.method = method.to(self.device)
+        self.learner = Learner(networks, method, training)
+        self.networks, self.train, self.test, self.valid = networks, train, test, valid
+        self.num_classes, self.training = num_classes, training
+        self.record, self.checkpoints, self.watcher = record, checkpoints, watcher
+        self.random = torch.Generator(self.device)
+        lend_generator(networks, self.random)
+        self.epochs_done = 0
+        self.chosen = Chosen()
+        self.rows: list[Row] = []
+
+    def one_epoch(self, stop: StopFlag) -> None:
+        began = time.perf_counter()
+        epoch = self.epochs_done
+        reading = self._learn(epoch, stop)
+        self.method.end_epoch(lambda: predictions(self.networks, self.train, self.training))
+        row = self._row(epoch, reading, began)
+        self.epochs_done += 1
+        self._choose(row)
+        self.rows.append(row)
+        if self.record:
+            self.record.append(row)
+        self._save()
+        self.watcher.epoch(row)
+
+    def resume(self) -> None:
+        """Take up the newest checkpoint, if there is one."""
+        found = self.checkpoints.newest() if self.checkpoints else None
+        if self.record:
+            self.record.cut(found[1]["record_size"] if found else self.record.size())
+        if found is None:
+            return
+        tensors, facts = found
+        self.networks.load_state_dict(under("networks", tensors))
+        self.method.load_state_dict(under("method", tensors))
+        for name, saved in under("momentum", tensors).items():
+            self._momenta()[name].copy_(saved)
+        self.epochs_done = facts["epochs_done"]
+        self.rows = facts["rows"]
+        weights, tables = under("chosen/networks", tensors), under("chosen/tables", tensors)
+        self.chosen = Chosen(facts["chosen_epoch"], facts["chosen_error"], weights, tables)
+
+    def _learn(self, epoch: int, stop: StopFlag) -> Reading:
+        """All steps of one epoch."""
+        self.networks.train()
+        self.method.train()
+        self.method.start_epoch(epoch)
+        self.learner.set_lr(self.training.lr_at(epoch))
+        self.random.manual_seed(derive(self.training.seed, "dropout", epoch))
+        meters = Meters(self.method.networks, self.num_classes, self.device)
+        order = self._order(epoch)
+        steps = -(-len(order) // self.training.batch)
+        for done, (inputs, labels, index) in enumerate(self.train.batches(order, self.training.batch)):
+            stop.check(f"in epoch {epoch + 1}, after {self.epochs_done} whole ones")
+            outcome = self.learner.step(inputs, labels, index)
+            meters.add(outcome, labels, None if self.train.clean is None else self.train.clean[index])
+            self.watcher.step(epoch, done + 1, steps)
+        reading = meters.read(clean_known=self.train.clean is not None)
+        if reading.first_bad_step is not None:
+            raise Diverged(
+                f"training diverged: loss or gradient was not finite in epoch {epoch + 1}, step "
+                f"{reading.first_bad_step + 1}; that step changed nothing. Lower --lr (it was {self.training.lr:g})"
+            )
+        return reading
+
+    def _order(self, epoch: int) -> Tensor:
+        """Each sample once, in an order of (seed, epoch) alone; batch-norm cannot take a last batch of one."""
+        order = torch.randperm(len(self.train), generator=generator(self.training.seed, "batches", epoch))
+        if len(order) % self.training.batch == 1 and len(order) > 1 and has_batch_norm(self.networks):
+            order = order[:-1]
+        return order.to(self.train.labels.device)
+
+    def _row(self, epoch: int, reading: Reading, began: float) -> Row:
+        row: Row = {"event": "epoch", "epoch": epoch + 1, "lr": self.training.lr_at(epoch)}
+        measured: dict[str, list[Any]] = {"train_loss": reading.loss, "precision": reading.precision}
+        if self.test is not None:
+            measured["test_error"] = error_rates(self.networks, self.test, self.training)
+        if self.valid is not None:
+            measured["valid_error"] = error_rates(self.networks, self.valid, self.training)
+        measured["kept"] = [[round(share, 4) for share in shares] for shares in reading.kept]
+        for name, values in measured.items():
+            row[name] = values[0]
+        if self.method.networks > 1:
+            row["networks"] = measured
+        return {**row, "seconds": round(time.perf_counter() - began, 3)}
+
+    def _choose(self, row: Row) -> None:
+        error = row.get("valid_error")
+        last = self.epochs_done == self.training.epochs
+        better = error is not None and (self.chosen.valid_error is None or error < self.chosen.valid_error)
+        if better or (self.valid is None and last):
+            weights, tables = snapshot(self.networks.state_dict()), snapshot(self.method.tables())
+            self.chosen = Chosen(row["epoch"], error, weights, tables)
+
+    def _save(self) -> None:
+        if self.checkpoints is None:
+            return
+        tensors = {
+            **prefixed("networks", self.networks.state_dict()),
+            **prefixed("momentum", self._momenta()),
+            **prefixed("method", self.method.state_dict()),
+            **prefixed("chosen/networks", self.chosen.networks),
+            **prefixed("chosen/tables", self.chosen.tables),
+        }
+        facts = {
+            "epochs_done": self.epochs_done,
+            "chosen_epoch": self.chosen.epoch,
+            "chosen_error": self.chosen.valid_error,
+            "record_size": self.record.size() if self.record else 0,
+            "rows": self.rows,
+        }
+        self.checkpoints.save(self.epochs_done, tensors, facts)
+
+    def _momenta(self) -> dict[str, Tensor]:
+        return {
+            f"{place}.{number}": optimizer.state[parameter]["momentum_buffer"]
+            for place, optimizer in enumerate(self.learner.optimizers)
+            for number, parameter in enumerate(optimizer.param_groups[0]["params"])
+        }
+
+
+def snapshot(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def lend_generator(networks: nn.Module, random: torch.Generator) -> None:
+    """Modules that have a `generator` draw from the run's own."""
+    for module in networks.modules():
+        if hasattr(module, "generator"):
+            setattr(module, "generator", random)  # noqa: B010
+
+
+def has_batch_norm(networks: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in networks.modules())

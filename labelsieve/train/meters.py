@@ -1,0 +1,61 @@
+"""Meters: what an epoch counts, kept on the device and read once."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labelsieve.train.learner import Outcome
+
+NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One epoch in numbers, per network."""
+
+    loss: list[float]
+    precision: list[float | None]  # clean among the kept, where clean labels are known
+    kept: list[list[float]]  # per class of the observed label: the share of its samples that was kept
+    first_bad_step: int | None
+
+
+class Meters:
+    """Counters of one epoch for N networks and K classes."""
+
+    def __init__(self, networks: int, num_classes: int, device: torch.device) -> None:
+        self.loss = torch.zeros(networks, dtype=torch.float64, device=device)
+        self.steps = torch.zeros((), dtype=torch.int64, device=device)
+        self.seen = torch.zeros(num_classes, dtype=torch.int64, device=device)
+        self.kept = torch.zeros(networks, num_classes, dtype=torch.int64, device=device)
+        self.kept_clean = torch.zeros(networks, dtype=torch.int64, device=device)
+        self.first_bad_step = torch.full((), NEVER, dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def add(self, outcome: Outcome, labels: Tensor, clean: Tensor | None) -> None:
+        """Count one step; `clean` (B) are the true labels."""
+        kept = outcome.step.decision.weight > 0
+        self.loss.add_(outcome.step.losses.detach())
+        self.seen.index_add_(0, labels, torch.ones_like(labels))
+        self.kept.index_add_(1, labels, kept.long())
+        if clean is not None:
+            right = outcome.step.decision.target == clean
+            self.kept_clean.add_((kept & right).sum(-1))
+        now = torch.where(outcome.happened.all(), NEVER, self.steps)
+        self.first_bad_step.copy_(torch.minimum(self.first_bad_step, now))
+        self.steps.add_(1)
+
+    def read(self, clean_known: bool) -> Reading:
+        """The one read of the epoch."""
+        counters = (self.loss, self.steps, self.seen, self.kept, self.kept_clean, self.first_bad_step)
+        packed = torch.cat([counter.double().flatten() for counter in counters]).cpu()
+        parts = packed.split([counter.numel() for counter in counters])
+        loss, steps, seen, kept, kept_clean, bad = parts
+        kept = kept.view(self.kept.shape)
+        precision = (kept_clean / kept.sum(1)).tolist() if clean_known else [None] * len(loss)
+        return Reading(
+            loss=(loss / steps).tolist(),
+            precision=precision,
+            kept=(kept / seen.clamp(min=1)).tolist(),
+            first_bad_step=None if bad >= NEVER else int(bad),
+        )

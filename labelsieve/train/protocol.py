@@ -1,0 +1,49 @@
+"""What training is told: the samples and the settings."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Samples(Protocol):
+    """Labelled data as training sees it."""
+
+    @property
+    def labels(self) -> Tensor:
+        """(n) observed"""
+
+    @property
+    def clean(self) -> Tensor | None:
+        """(n) true, where known: only metrics read it"""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, order: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Inputs (B, ...), labels (B) and index (B) of the samples in this order."""
+
+
+def stepped(epochs: int, drops: tuple[float, ...] = (0.5, 0.75), factor: float = 0.2) -> Callable[[int], float]:
+    """The paper's schedule: times 0.2 once a half and three quarters of the epochs are over."""
+    return lambda epoch: factor ** sum(epoch >= drop * epochs for drop in drops)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the networks learn: the paper's settings, but for what depends on the data."""
+
+    epochs: int = 100
+    batch: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    seed: int = 0
+    precision: str = "fp32"  # or bf16, by autocast
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def lr_at(self, epoch: int) -> float:
+        return self.lr * stepped(self.epochs)(epoch)

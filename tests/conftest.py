@@ -1,0 +1,39 @@
+"""Settings and small data that many tests share."""
+
+import os
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some virtual CPUs claim AMX and trap on it
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from labelsieve.data import Labelled
+from labelsieve.noise import corrupt, pair
+
+settings.register_profile("labelsieve", deadline=None, max_examples=60, derandomize=True)
+settings.load_profile("labelsieve")
+torch.set_num_threads(1)
+
+
+def blobs(count: int, seed: int, classes: int = 4, side: int = 8) -> Labelled:
+    """Images that a small network can tell apart: a bright spot whose place is the class, in noise."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(count) % classes
+    images = random.integers(0, 120, (count, 1, side, side))
+    images[np.arange(count), 0, labels % side, 2 * labels % side] = 255
+    names = [f"class {k}" for k in range(classes)]
+    return Labelled(torch.from_numpy(images.astype(np.uint8)), torch.from_numpy(labels), names)
+
+
+@pytest.fixture
+def noisy_blobs() -> Labelled:
+    clean = blobs(203, 0)
+    return clean.relabelled(corrupt(clean.labels, pair(4, 0.3), seed=0))
+
+
+@pytest.fixture
+def test_blobs() -> Labelled:
+    return blobs(100, 1)

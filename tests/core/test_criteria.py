@@ -1,0 +1,257 @@
+"""Criteria and penalty labels: hand-made oracles, loops from the paper, properties."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labelsieve.core.criteria import (
+    FIXED_POINT,
+    CriteriaALL,
+    CriteriaOL,
+    CriteriaPL,
+    fixed_point,
+    penalty_labels,
+    uniform_penalty,
+)
+
+ALL_VALID = torch.ones(1, 1, dtype=torch.bool)
+
+
+def random_batch(seed, classes, size, scale=3.0, dtype=torch.float32):
+    random = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(1, size, classes, generator=random, dtype=dtype)
+    return logits.softmax(-1), torch.randint(classes, (size,), generator=random)
+
+
+def penalty_by_loop(probs, labels, classes):
+    """Eq. 9-11, sample by sample."""
+    rows = np.zeros((classes, classes))
+    for p, label in zip(probs, labels, strict=True):
+        rows[label] += p
+    for k in range(classes):
+        rows[k, k] = 0
+        total = rows[k].sum()
+        rows[k] = rows[k] / total if total > 0 else np.where(np.arange(classes) == k, 0, 1 / (classes - 1))
+    return rows
+
+
+batches = st.builds(
+    random_batch,
+    st.integers(0, 10**6),
+    st.integers(2, 12),
+    st.integers(1, 40),
+    st.sampled_from([0.0, 1.0, 5.0, 100.0, 1000.0]),
+)
+
+
+def test_scores_of_a_batch_made_by_hand():
+    probs = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]])
+    labels = torch.tensor([0, 1])
+    criterion = CriteriaALL(3, lam=0.5)
+    criterion.penalty.copy_(torch.tensor([[0, 0.9, 0.1], [0.2, 0, 0.8], [0.5, 0.5, 0]]))
+    assert torch.allclose(CriteriaOL(3)(probs, labels), torch.tensor([[0.7, 0.3]]))
+    assert torch.allclose(CriteriaPL.forward(criterion, probs, labels), torch.tensor([[-0.19, -0.50]]))
+    assert torch.allclose(criterion(probs, labels), torch.tensor([[0.7 - 0.5 * 0.19, 0.3 - 0.5 * 0.50]]))
+
+
+def test_ideal_penalty_of_the_papers_figure_3():
+    """Mixed noise of 24% + 16% over ten classes and perfect predictions: 0.60 on the pair class, 0.05 on the others."""
+    from labelsieve.noise import mixed
+
+    matrix = mixed(10, 0.4, dominant=0.6)  # rows: true class; a perfect network predicts the true class
+    by_observed = fixed_point(matrix.T).unsqueeze(0)
+    penalty = penalty_labels(by_observed, uniform_penalty(10))[0]
+    assert penalty[6, 5] == pytest.approx(0.60)  # observed 6 is polluted by class 5
+    assert penalty[6, 2] == pytest.approx(0.05)
+    assert penalty[6, 6] == 0
+
+
+@given(batches)
+def test_stacked_penalty_equals_the_loop(batch):
+    probs, labels = batch
+    classes = probs.shape[-1]
+    criterion = CriteriaPL(classes)
+    criterion.observe(probs, labels, None, ALL_VALID.expand(probs.shape[:2]))
+    criterion.end_epoch(None)
+    expected = penalty_by_loop(fixed_point(probs[0]).double().numpy() / FIXED_POINT, labels.numpy(), classes)
+    assert np.allclose(criterion.penalty[0].numpy(), expected, atol=1e-6)
+
+
+@given(batches)
+def test_penalty_rows_sum_to_one_with_zero_diagonal(batch):
+    probs, labels = batch
+    criterion = CriteriaPL(probs.shape[-1])
+    criterion.observe(probs, labels, None, ALL_VALID.expand(probs.shape[:2]))
+    criterion.start_epoch(1)
+    assert torch.isfinite(criterion.penalty).all() and (criterion.penalty >= 0).all()
+    assert (criterion.penalty.diagonal(dim1=-2, dim2=-1) == 0).all()
+    assert torch.allclose(criterion.penalty.sum(-1), torch.ones(1, probs.shape[-1]), atol=1e-6)
+    sums = fixed_point(probs.double()).sum(1, keepdim=True).expand(1, probs.shape[-1], -1).contiguous()
+    exact = penalty_labels(sums, uniform_penalty(probs.shape[-1]).double())
+    assert torch.allclose(exact.sum(-1), torch.ones(1, dtype=torch.float64), atol=1e-12)
+
+
+@given(batches, st.randoms(use_true_random=False))
+def test_stack_is_the_same_in_any_order_and_any_split(batch, random):
+    probs, labels = batch
+    size = len(labels)
+    order = list(range(size))
+    random.shuffle(order)
+    cut = random.randint(0, size)
+    whole, split = CriteriaPL(probs.shape[-1]), CriteriaPL(probs.shape[-1])
+    whole.stack(probs, labels, ALL_VALID.expand(probs.shape[:2]))
+    for part in (order[:cut], order[cut:]):
+        split.stack(probs[:, part], labels[part], torch.ones(1, len(part), dtype=torch.bool))
+    assert torch.equal(whole.sums, split.sums) and torch.equal(whole.columns, split.columns)
+
+
+@given(batches, st.randoms(use_true_random=False))
+def test_relabelling_the_classes_relabels_the_penalty_and_keeps_the_scores(batch, random):
+    probs, labels = batch
+    classes = probs.shape[-1]
+    q = list(range(classes))
+    random.shuffle(q)
+    inverse = torch.tensor(q).argsort()
+    plain, renamed = CriteriaALL(classes), CriteriaALL(classes)
+    for criterion, p, y in ((plain, probs, labels), (renamed, probs[..., inverse], torch.tensor(q)[labels])):
+        criterion.stack(p, y, ALL_VALID.expand(p.shape[:2]))
+        criterion.start_epoch(1)
+    assert torch.equal(renamed.penalty[0][q][:, q], plain.penalty[0])
+    assert torch.allclose(renamed(probs[..., inverse], torch.tensor(q)[labels]), plain(probs, labels), atol=1e-6)
+
+
+@given(batches, st.sampled_from([0.25, 1.0, 2.0]))
+def test_theorem_uniform_penalty_keeps_the_order_of_ol(batch, lam):
+    """ALL = (1 + lam/(K-1)) OL - lam/(K-1): a clear gap in OL is a gap in ALL."""
+    probs, labels = batch[0].double(), batch[1]
+    classes = probs.shape[-1]
+    criterion = CriteriaALL(classes, lam=lam).double()
+    observed, both = CriteriaOL(classes)(probs, labels)[0], criterion(probs, labels)[0]
+    assert torch.allclose(both, (1 + lam / (classes - 1)) * observed - lam / (classes - 1), atol=1e-6)
+    gap = observed[:, None] - observed[None, :] > 1e-6
+    assert (both[:, None] > both[None, :])[gap].all()
+
+
+@given(batches, st.floats(0, 4))
+def test_two_classes_are_a_degenerate_case(batch, lam):
+    """The penalty label of one class can only be the other: ALL = (1 + lam) OL - lam for any data."""
+    probs, labels = random_batch(len(batch[1]), 2, 30)
+    criterion = CriteriaALL(2, lam=lam)
+    criterion.stack(probs, labels, ALL_VALID.expand(probs.shape[:2]))
+    criterion.start_epoch(1)
+    assert torch.equal(criterion.penalty[0], torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    observed = CriteriaOL(2)(probs, labels)
+    assert torch.allclose(criterion(probs, labels), (1 + lam) * observed - lam, atol=1e-5)
+
+
+@given(batches)
+def test_lambda_zero_is_ol_bit_for_bit(batch):
+    probs, labels = batch
+    criterion = CriteriaALL(probs.shape[-1], lam=0.0)
+    criterion.stack(probs, labels, ALL_VALID.expand(probs.shape[:2]))
+    criterion.start_epoch(1)
+    assert torch.equal(criterion(probs, labels), CriteriaOL(probs.shape[-1])(probs, labels))
+
+
+@given(batches, st.floats(0, 2))
+def test_all_lies_between_minus_lambda_and_ol(batch, lam):
+    probs, labels = batch
+    criterion = CriteriaALL(probs.shape[-1], lam=lam)
+    criterion.stack(probs, labels, ALL_VALID.expand(probs.shape[:2]))
+    criterion.start_epoch(1)
+    scores = criterion(probs, labels)
+    assert (scores <= CriteriaOL(probs.shape[-1])(probs, labels)).all()
+    assert (scores >= -lam - 1e-6).all()
+
+
+def test_class_that_was_not_seen_keeps_its_row():
+    criterion = CriteriaPL(3)
+    criterion.stack(torch.tensor([[[0.1, 0.8, 0.1]]]), torch.tensor([0]), ALL_VALID)
+    criterion.start_epoch(1)
+    first = criterion.penalty.clone()
+    assert torch.allclose(first[0, 0], torch.tensor([0, 8 / 9, 1 / 9]))
+    assert torch.equal(first[0, 1:], uniform_penalty(3)[0, 1:])
+    criterion.stack(torch.tensor([[[0.6, 0.1, 0.3]]]), torch.tensor([1]), ALL_VALID)
+    criterion.start_epoch(2)
+    assert torch.equal(criterion.penalty[0, 0], first[0, 0])
+    assert not torch.equal(criterion.penalty[0, 1], first[0, 1])
+
+
+def test_row_without_mass_off_its_own_class_keeps_what_it_had():
+    """A logit gap of 105 leaves exactly nothing for the other classes in float32."""
+    probs = torch.tensor([[[0.0, 0.0, 200.0]]]).softmax(-1)
+    criterion = CriteriaPL(3)
+    criterion.stack(probs, torch.tensor([2]), ALL_VALID)
+    criterion.start_epoch(1)
+    assert torch.equal(criterion.penalty, uniform_penalty(3))
+
+
+def test_repredict_uses_the_predictions_at_the_end_of_the_epoch_alone():
+    during, after = random_batch(0, 4, 30), random_batch(1, 4, 30)
+    repredict, stacked = CriteriaPL(4, update="repredict"), CriteriaPL(4)
+    repredict.start_epoch(0)
+    repredict.observe(*during, None, ALL_VALID.expand(1, 30))
+    repredict.end_epoch(lambda: iter([(*after, torch.arange(30))]))
+    repredict.start_epoch(1)
+    stacked.stack(*after, ALL_VALID.expand(1, 30))
+    stacked.end_epoch(None)
+    assert torch.equal(repredict.penalty, stacked.penalty)
+
+
+def test_repredict_without_predictions_is_refused():
+    criterion = CriteriaPL(4, update="repredict")
+    criterion.start_epoch(0)
+    criterion.end_epoch(None)
+    with pytest.raises(ValueError, match="end_epoch"):
+        criterion.start_epoch(1)
+
+
+def test_column_weight_compensates_classes_that_are_predicted_rarely():
+    """By hand: columns sum to 1.1, 0.6 and 0.3, so class 2 counts 1.1/0.3 times as much as class 0."""
+    probs, labels = torch.tensor([[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]]]), torch.tensor([0, 1])
+    for compensate in ("epoch", "iteration"):
+        criterion = CriteriaPL(3, compensate=compensate)
+        criterion.stack(probs, labels, ALL_VALID.expand(1, 2))
+        criterion.start_epoch(1)
+        row = criterion.penalty_of(torch.tensor([0]))[0, 0]
+        weighted = torch.tensor([0.0, 0.3 / 0.6, 0.1 / 0.3])
+        assert torch.allclose(row, weighted / weighted.sum(), atol=1e-6)
+
+
+def test_column_weight_of_every_iteration_follows_the_epoch():
+    probs, labels = random_batch(0, 3, 20)
+    criterion = CriteriaPL(3, compensate="iteration")
+    criterion.stack(probs, labels, ALL_VALID.expand(1, 20))
+    criterion.start_epoch(1)
+    before = criterion.penalty_of(labels).clone()
+    criterion.stack(torch.tensor([[[0.01, 0.01, 0.98]]]).expand(1, 20, 3), labels, ALL_VALID.expand(1, 20))
+    assert not torch.allclose(criterion.penalty_of(labels), before)
+    assert torch.allclose(criterion.penalty_of(labels).sum(-1), torch.ones(1, 20))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100, 1000, 10_000])
+def test_any_number_of_classes(classes):
+    probs, labels = random_batch(0, classes, 16)
+    criterion = CriteriaALL(classes)
+    criterion.stack(probs, labels, ALL_VALID.expand(1, 16))
+    criterion.start_epoch(1)
+    assert criterion(probs, labels).isfinite().all()
+    assert torch.allclose(criterion.penalty.sum(-1), torch.ones(1, classes), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: CriteriaPL(1), "at least 2 classes"),
+        (lambda: CriteriaPL(10_001), "limit of 10,000"),
+        (lambda: CriteriaALL(3, lam=-1), "lam"),
+        (lambda: CriteriaALL(3, lam=float("nan")), "lam"),
+        (lambda: CriteriaPL(3, update="never"), "stack, repredict"),
+        (lambda: CriteriaPL(3, compensate="always"), "off, epoch, iteration"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(make, reason):
+    with pytest.raises(ValueError, match=reason):
+        make()

@@ -1,0 +1,215 @@
+"""Method: the step as a whole, in a person's own loop and under every condition it must stand."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from labelsieve import METHODS, CriteriaALL, CriteriaOL, CriteriaPL, Problem, make, mentornet, mentornet_prop
+
+EVERY = [(name, criterion) for name in METHODS for criterion in (None, "ol", "pl", "all")]
+every_combination = pytest.mark.parametrize(("name", "criterion"), EVERY, ids=lambda value: str(value))
+
+
+def batch(seed=0, size=20, classes=5, scale=2.0):
+    random = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(size, classes, generator=random)
+    return logits, torch.randint(classes, (size,), generator=random)
+
+
+def selecting(name, criterion=None, rate=0.4, classes=5, **options):
+    method = make(name, Problem(classes, rate, warmup=0), criterion, **options)
+    method.start_epoch(0)
+    return method
+
+
+def test_mentornet_learns_from_the_kept_samples_alone():
+    logits, labels = batch()
+    kept = F.cross_entropy(logits, labels, reduction="none").argsort()[:12]
+    assert torch.allclose(selecting("mentornet")(logits, labels), F.cross_entropy(logits[kept], labels[kept]))
+
+
+def test_dropped_samples_have_no_gradient_and_kept_ones_that_of_the_subset():
+    logits, labels = batch()
+    logits.requires_grad_()
+    method = selecting("mentornet-prop")
+    method(logits, labels).backward()
+    kept = method.step(logits, labels).decision.weight[0] > 0
+    subset = logits.detach()[kept].requires_grad_()
+    F.cross_entropy(subset, labels[kept]).backward()
+    assert (logits.grad[~kept] == 0).all()
+    assert torch.allclose(logits.grad[kept], subset.grad, atol=1e-7)
+
+
+def test_penalty_labels_change_what_is_kept():
+    """Class 0 is polluted by class 1: what looks like class 1 is kept by OL and dropped by ALL."""
+    method = selecting("mentornet-prop", rate=0.5, classes=3)
+    probs = torch.tensor([[0.45, 0.50, 0.05], [0.40, 0.05, 0.55], [0.44, 0.51, 0.05], [0.42, 0.06, 0.52]])
+    labels = torch.zeros(4, dtype=torch.long)
+    polluted = torch.tensor([[0.5, 0.5, 0.0]]).log()
+    before = method.step(probs.log(), labels).decision.weight[0]
+    method(polluted, labels[:1])
+    method.start_epoch(1)
+    after = method.step(probs.log(), labels).decision.weight[0]
+    assert before.tolist() == [1, 0, 1, 0] and after.tolist() == [0, 1, 0, 1]
+
+
+@every_combination
+def test_nothing_is_observed_in_eval(name, criterion):
+    method = selecting(name, criterion)
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    method.eval()
+    method(*batch())
+    assert all(torch.equal(before[key], value) for key, value in method.state_dict().items())
+
+
+@every_combination
+@pytest.mark.parametrize("size", [1, 7, 128])
+@pytest.mark.parametrize("classes", [2, 10, 200])
+def test_any_batch_and_any_number_of_classes(name, criterion, size, classes):
+    method = selecting(name, criterion, classes=classes)
+    loss = method(*batch(size=size, classes=classes))
+    method.start_epoch(1)
+    assert loss.isfinite() and method(*batch(1, size, classes)).isfinite()
+
+
+@every_combination
+def test_a_step_never_reads_the_device_nor_changes_its_shapes(name, criterion):
+    """Under fake tensors there are no values: a read raises."""
+    with FakeTensorMode():
+        method = selecting(name, criterion)
+        logits, labels = torch.randn(20, 5, requires_grad=True), torch.zeros(20, dtype=torch.long)
+        step = method.step(logits, labels)
+        method.observe(step, labels)
+        step.loss.backward()
+        assert step.loss.shape == () and step.decision.weight.shape == (1, 20)
+        assert logits.grad.shape == (20, 5)
+
+
+@every_combination
+def test_a_step_is_one_graph_and_equals_eager(name, criterion):
+    eager, traced = selecting(name, criterion), selecting(name, criterion)
+    compiled = torch.compile(traced, backend="eager", fullgraph=True)
+    for seed in range(3):
+        assert torch.equal(compiled(*batch(seed)), eager(*batch(seed)))
+    assert all(torch.equal(value, eager.state_dict()[key]) for key, value in traced.state_dict().items())
+
+
+@every_combination
+def test_state_survives_a_checkpoint(name, criterion):
+    one, other = selecting(name, criterion), selecting(name, criterion)
+    for seed in range(3):
+        one(*batch(seed))
+    other.load_state_dict(one.state_dict())
+    for method in (one, other):
+        method.start_epoch(1)
+    assert torch.equal(one(*batch(9)), other(*batch(9)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_criterion_is_honoured(name):
+    """Each criterion leads to another choice: none is silently ignored."""
+    probs = torch.tensor([[0.5, 0.45, 0.05], [0.4, 1e-6, 0.6], [0.3, 1e-6, 0.7], [0.45, 0.3, 0.25]])
+    labels = torch.zeros(4, dtype=torch.long)
+    choices = {}
+    for criterion in ("ol", "pl", "all"):
+        method = selecting(name, criterion, rate=0.5, classes=3)
+        method(torch.tensor([[0.2, 0.6, 0.2]]).log(), labels[:1])
+        method.start_epoch(1)
+        choices[criterion] = method.step(probs.log(), labels).decision.weight[0].tolist()
+    assert choices == {"ol": [1, 0, 0, 1], "pl": [0, 1, 1, 0], "all": [0, 1, 0, 1]}
+
+
+@every_combination
+def test_zero_noise_rate_is_plain_training_bit_for_bit(name, criterion):
+    logits, labels = batch()
+    plain = selecting("default")(logits, labels)
+    assert torch.equal(selecting(name, criterion, rate=0.0)(logits, labels), plain)
+
+
+def test_lambda_zero_selects_as_mentornet_bit_for_bit():
+    plain, zero = selecting("mentornet"), selecting("mentornet-prop", lam=0.0)
+    for epoch in range(3):
+        for method in (plain, zero):
+            method.start_epoch(epoch)
+        for seed in range(4):
+            assert torch.equal(plain(*batch(seed)), zero(*batch(seed)))
+
+
+def test_a_dropped_sample_that_is_not_finite_does_no_harm():
+    logits, labels = batch()
+    logits[3] = float("nan")
+    logits[5, labels[5]] = -float("inf")
+    method = selecting("mentornet-prop")
+    loss = method(logits.requires_grad_(), labels)
+    loss.backward()
+    assert loss.isfinite() and logits.grad.isfinite().all()
+    method.start_epoch(1)
+    assert method.tables()["penalty"].isfinite().all()
+
+
+def test_a_batch_that_is_not_finite_is_not_remembered():
+    method = selecting("mentornet-prop")
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    loss = method(torch.full((8, 5), float("nan")), torch.zeros(8, dtype=torch.long))
+    assert not loss.isfinite()
+    assert all(torch.equal(before[key], value) for key, value in method.state_dict().items())
+
+
+def test_half_precision_logits_are_scored_in_float32():
+    model = torch.nn.Linear(16, 5)
+    x, labels = torch.randn(64, 16), torch.randint(5, (64,))
+    method = selecting("mentornet-prop")
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(x)
+        loss = method(logits, labels)
+    loss.backward()
+    assert logits.dtype == torch.bfloat16 and loss.dtype == torch.float32
+    assert method.step(logits, labels).probs.dtype == torch.float32
+    assert model.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_labels_of_any_whole_type(dtype):
+    logits, labels = batch()
+    assert torch.equal(selecting("mentornet-prop")(logits, labels.to(dtype)), selecting("mentornet-prop")(logits, labels))
+
+
+def test_inputs_are_not_changed():
+    logits, labels = batch()
+    logits[0] = float("nan")
+    copies = logits.clone(), labels.clone()
+    selecting("mentornet-prop")(logits, labels)
+    assert torch.equal(logits.nan_to_num(7), copies[0].nan_to_num(7)) and torch.equal(labels, copies[1])
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"logits must be \(B, K\)"):
+        selecting("default")(torch.randn(4, 5), torch.zeros(3, dtype=torch.long))
+
+
+def test_recipes_take_criteria_as_values():
+    problem = Problem(5, 0.4, warmup=0)
+    logits, labels = batch()
+    assert torch.equal(mentornet(problem, CriteriaALL)(logits, labels), mentornet_prop(problem)(logits, labels))
+    assert mentornet(problem, partial(CriteriaALL, lam=2.0)).weigh[0].criterion.lam == 2.0
+    assert isinstance(mentornet(problem).weigh[0].criterion, CriteriaOL)
+    assert isinstance(mentornet(problem, CriteriaPL).weigh[0].criterion, CriteriaPL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"name": "mentornett"}, "did you mean mentornet"),
+        ({"name": "mentornet", "criterion": "alll"}, "did you mean all"),
+        ({"name": "mentornet", "lam": 1.0}, "mentornet has no option 'lam'; it has: none"),
+        ({"name": "mentornet-prop", "lamda": 1.0}, "it has: lam, update, compensate"),
+        ({"name": "mentornet-prop", "lam": -1.0}, "lam must be a number of at least 0"),
+        ({"name": "mentornet-prop", "lam": "much"}, "mentornet-prop"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_with_a_reason(arguments, reason):
+    with pytest.raises(ValueError, match=reason):
+        make(problem=Problem(5, 0.4), **arguments)

@@ -278,9 +278,12 @@ def deferred(command: Callable[P, None]) -> Callable[P, Callable[[], None]]:
 
 def complaint(argv: Sequence[str], page: str) -> str:
     """The first sentence of tyro's boxed error page, with the name that was probably meant."""
-    words = " ".join(line.strip("│╭╮╰╯─ ") for line in page.splitlines()[1:])
+    lines = [line.strip("│| ") for line in page.splitlines()[1:]]
+    words = " ".join(line for line in lines if line.strip("╰╯─+-"))
     said = re.split("Perhaps you meant|Argument helptext|Available subcommands|For full helptext", words)[0]
     said = " ".join(said.split()).rstrip(".")
+    if value_error := re.match(r"Error parsing (--[\w-]+)", said):
+        return f"{value_error[1]} cannot be read from {' '.join(argv)!r}; see labelsieve {argv[0]} --help"
     if not argv or argv[0] not in COMMANDS:
         hint = nearest(argv[0] if argv else "", COMMANDS)
         return f"{said}; {hint}" if argv else f"{said}; see labelsieve --help"

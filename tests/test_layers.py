@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "predict": {"data", "models"} | LEAVES,
     "progress": set(),
     "report": {"errors"},
-    "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", ""} | LEAVES,
+    "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", ""}
+    | LEAVES,
     "cli": {"core", "methods", "experiments", "errors", ""},
 }
 MAY_USE = {
@@ -59,7 +60,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 def test_arrows_point_one_way(path):
     layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     ours = {name for name in imports(path) if name.split(".")[0] == "labelsieve"}
-    layers = {(name.split(".") + [""])[1] for name in ours}
+    layers = {[*name.split("."), ""][1] for name in ours}
     assert layers - {layer} <= MAY_IMPORT[layer]
     theirs = {name.split(".")[0] for name in imports(path)} - STANDARD - {"labelsieve"}
     assert theirs <= MAY_USE.get(layer, set())

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labelsieve.data.arrays import read_npz
-from labelsieve.data.fashion import fashion
+from labelsieve.data.fashion import load_fashion
 from labelsieve.data.resident import Labelled
 from labelsieve.errors import InputError
 
-DATASETS: dict[str, Callable[[], tuple[Labelled, Labelled | None]]] = {"fashion": fashion}
+DATASETS: dict[str, Callable[[], tuple[Labelled, Labelled | None]]] = {"fashion": load_fashion}
 
 
 def load_data(source: str) -> tuple[Labelled, Labelled | None]:

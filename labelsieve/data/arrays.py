@@ -2,7 +2,8 @@
 
 import csv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ KEYS = "images, labels and, as you like, test_images, test_labels, classes"
 
 def labelled(images: Array, labels: Array, classes: Sequence[str], source: str = "data") -> Labelled:
     """Arrays as a labelled set: images (n, H, W) or (n, H, W, C) uint8, labels (n) whole numbers."""
+    data = Labelled(image_tensor(images, source), label_tensor(labels, len(classes), source), tuple(classes))
     if len(labels) != len(images):
         raise InputError(f"{source} has {len(images):,} images but {len(labels):,} labels; give one label per image")
-    return Labelled(image_tensor(images, source), label_tensor(labels, len(classes), source), tuple(classes))
+    return data
 
 
 def image_tensor(images: Array, source: str) -> Tensor:
@@ -48,22 +50,38 @@ def label_tensor(labels: Array, num_classes: int, source: str) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def load_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz file, or of a .npy file under the name images."""
+@contextmanager
+def _reading(path: Path, needed: str) -> Iterator[None]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"images": loaded}
-        with loaded as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
+        yield
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, csv.Error) as error:
+        if isinstance(error, InputError):
+            raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot read {path}: {reason}; a .npz file with {KEYS} is needed") from error
+        raise InputError(f"cannot read {path}: {reason}; {needed}") from error
+
+
+def load_npz(path: Path) -> dict[str, Array]:
+    """All arrays of a .npz file by name."""
+    with _reading(path, f"a .npz file with {KEYS} is needed"), path.open("rb") as file:
+        arrays = np.load(file, allow_pickle=False)
+        if isinstance(arrays, np.ndarray):
+            raise InputError(f"{path} holds a single array; a .npz file with {KEYS} is needed")
+        return dict(arrays)
+
+
+def load_npy(path: Path) -> Array:
+    """The array of a .npy file."""
+    with _reading(path, "a .npy file with one array is needed"), path.open("rb") as file:
+        array = np.load(file, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"{path} holds several arrays; a .npy file with one is needed")
+        return array
 
 
 def read_npz(path: Path) -> tuple[Labelled, Labelled | None]:
     """Training set and, where the file has one, test set."""
-    arrays = load_arrays(path)
+    arrays = load_npz(path)
     for key in ("images", "labels"):
         if key not in arrays:
             raise InputError(f"{path} has no {key!r} (it has: {', '.join(arrays)}); it needs {KEYS}")
@@ -76,7 +94,7 @@ def read_npz(path: Path) -> tuple[Labelled, Labelled | None]:
 
 def read_labels(path: Path, classes: Sequence[str], count: int) -> Tensor:
     """Labels that are laid over a set: .npy of whole numbers, or .csv whose column `label` has names or numbers."""
-    labels = load_arrays(path)["images"] if path.suffix == ".npy" else _csv_labels(path, classes)
+    labels = load_npy(path) if path.suffix == ".npy" else _csv_labels(path, classes)
     if len(labels) != count:
         raise InputError(f"{path} has {len(labels):,} labels but the data has {count:,} samples; give one per sample")
     return label_tensor(labels, len(classes), str(path))
@@ -104,14 +122,14 @@ def _classes(arrays: dict[str, Array], path: Path) -> list[str]:
 
 def _csv_labels(path: Path, classes: Sequence[str]) -> Array:
     number = {name: k for k, name in reversed(list(enumerate(classes)))}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file)
-            if "label" not in (rows.fieldnames or ()):
-                raise InputError(f"{path} has no column 'label' (it has: {', '.join(rows.fieldnames or ['nothing'])})")
-            return np.array([_class_number(row["label"], number, path, rows.line_num) for row in rows], dtype=np.int64)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {error}; a .csv file with a column 'label' is needed") from error
+    with (
+        _reading(path, "a .csv file with a column 'label' is needed"),
+        path.open(newline="", encoding="utf-8-sig") as file,
+    ):
+        rows = csv.DictReader(file)
+        if "label" not in (rows.fieldnames or ()):
+            raise InputError(f"{path} has no column 'label' (it has: {', '.join(rows.fieldnames or ['nothing'])})")
+        return np.array([_class_number(row["label"], number, path, rows.line_num) for row in rows], dtype=np.int64)
 
 
 def _class_number(label: str | None, number: dict[str, int], path: Path, line: int) -> int:
@@ -119,4 +137,6 @@ def _class_number(label: str | None, number: dict[str, int], path: Path, line: i
         return number[label]
     if label is not None and label.strip().lstrip("-").isdigit():
         return int(label)
-    raise InputError(f"{path}:{line}: {label!r} is no class; there are: {', '.join(list(number)[:12])}")
+    raise InputError(
+        f"{path}:{line}: {label!r} is no class; there are: {', '.join(sorted(number, key=number.__getitem__)[:12])}"
+    )

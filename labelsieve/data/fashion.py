@@ -36,7 +36,7 @@ def digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
     return sha.hexdigest()
 
 
-def fashion() -> tuple[Labelled, Labelled]:
+def load_fashion() -> tuple[Labelled, Labelled]:
     """Training and test set."""
     with np.load(FILE, allow_pickle=False) as file:
         arrays = dict(file)

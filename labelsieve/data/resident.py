@@ -24,6 +24,10 @@ class Labelled:
     classes: Sequence[str]
     clean: Tensor | None = None  # (n) true labels, where they are known: only metrics may read them
 
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
     def __len__(self) -> int:
         return len(self.labels)
 

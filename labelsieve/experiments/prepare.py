@@ -13,7 +13,7 @@ from torch import Tensor
 from labelsieve import noise
 from labelsieve.core.method import Method
 from labelsieve.data import Labelled, load_data
-from labelsieve.data.arrays import load_arrays, read_labels
+from labelsieve.data.arrays import load_npy, read_labels
 from labelsieve.errors import InputError
 from labelsieve.experiments.spec import Experiment
 from labelsieve.methods import Problem, make
@@ -43,7 +43,7 @@ def prepare(experiment: Experiment) -> Prepared:
     train = with_labels(experiment, train)
     fingerprint = digest(train, test)
     train, valid = hold_out(train, experiment.valid, experiment.seed)
-    num_classes, (channels, height, width) = len(train.classes), train.images.shape[1:]
+    num_classes, (channels, height, width) = train.num_classes, train.images.shape[1:]
     problem = Problem(num_classes, experiment.noise_rate, experiment.warmup)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
     make_one = partial(make_model, experiment.model, (channels, height, width), num_classes)
@@ -70,7 +70,7 @@ def with_labels(experiment: Experiment, train: Labelled) -> Labelled:
     if experiment.labels is not None:
         train = train.relabelled(read_labels(Path(experiment.labels), train.classes, len(train)))
     if experiment.noise is not None:
-        matrix = noise_matrix(experiment.noise, experiment.rate, experiment.noise_map, len(train.classes))
+        matrix = noise_matrix(experiment.noise, experiment.rate, experiment.noise_map, train.num_classes)
         noisy = noise.corrupt(train.labels, matrix, experiment.seed, exact=experiment.exact_noise)
         train = train.relabelled(noisy)
     return train
@@ -80,7 +80,7 @@ def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Te
     """The transition matrix of a named kind of noise, or of a .npy or .csv file."""
     path = Path(kind)
     if path.suffix == ".npy":
-        return noise.checked_matrix(torch.from_numpy(load_arrays(path)["images"]), num_classes)
+        return noise.checked_matrix(torch.from_numpy(load_npy(path)), num_classes)
     if path.suffix == ".csv":
         try:
             rows = np.loadtxt(path, delimiter=",", ndmin=2)

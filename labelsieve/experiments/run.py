@@ -36,7 +36,6 @@ def run(experiment: Experiment, path: Path, watcher: Watcher | None = None) -> b
             prepared.train,
             prepared.test,
             valid=prepared.valid,
-            num_classes=len(prepared.train.classes),
             training=prepared.training,
             record=folder.record,
             checkpoints=folder.checkpoints,
@@ -52,15 +51,15 @@ def opening(experiment: Experiment, prepared: Prepared) -> Row:
     row: Row = {
         "event": "start",
         "samples": len(train),
-        "classes": len(train.classes),
+        "classes": train.num_classes,
         "parameters": sum(p.numel() for p in prepared.networks.parameters()),
         "device": device_name(experiment.device),
         "versions": versions(),
     }
     if train.clean is not None:
-        counts = noise.realised(train.clean, train.labels, len(train.classes))
+        counts = noise.realised(train.clean, train.labels, train.num_classes)
         row["noise"] = {"realised_rate": 1 - counts.diagonal().sum().item() / len(train)}
-        if len(train.classes) <= MATRIX_IN_RECORD:
+        if train.num_classes <= MATRIX_IN_RECORD:
             row["noise"]["realised"] = counts.tolist()  # [true][observed], in samples
     return row
 
@@ -69,7 +68,7 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
     """Write what the run leaves: the tables, the model, the last line, the mark that it is done."""
     tables = {**prefixed("last", result.tables), **prefixed("chosen", result.chosen.tables)}
     if prepared.train.clean is not None:
-        classes = len(prepared.train.classes)
+        classes = prepared.train.num_classes
         tables["noise"] = noise.realised(prepared.train.clean, prepared.train.labels, classes)
     folder.write("tables.safetensors", to_bytes(tables))
     first = {name.removeprefix("0."): t for name, t in result.chosen.networks.items() if name.startswith("0.")}

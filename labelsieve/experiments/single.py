@@ -12,7 +12,7 @@ import torch
 
 from labelsieve import noise
 from labelsieve.data import Labelled, load_data
-from labelsieve.data.arrays import load_arrays, write_labels
+from labelsieve.data.arrays import load_npy, load_npz, write_labels
 from labelsieve.errors import InputError
 from labelsieve.experiments.prepare import Prepared, noise_matrix, prepare
 from labelsieve.experiments.run import device_name, run
@@ -72,7 +72,7 @@ def forecast(experiment: Experiment, path: Path) -> str:
         wrong = f"; {100 * share:.1f}% of the training labels differ from the data's own"
     return "\n".join(
         [
-            f"data:    {experiment.data}, {len(prepared.train):,} samples of {len(prepared.train.classes)} classes"
+            f"data:    {experiment.data}, {len(prepared.train):,} samples of {prepared.train.num_classes} classes"
             f"{held_out}{tested}{wrong}",
             f"method:  {experiment.method}, told that {100 * experiment.noise_rate:g}% of the labels are wrong; "
             f"selecting begins after {experiment.warmup} epochs",
@@ -126,9 +126,9 @@ def classify(run_path: Path, data: str, out: Path | None, device: str) -> None:
 def images_of(data: str, predictor: Predictor) -> tuple[Any, list[str] | None]:
     """Images as arrays, with the class names of their labels where the data has labels."""
     if Path(data).suffix == ".npy":
-        return load_arrays(Path(data))["images"], None
+        return load_npy(Path(data)), None
     if Path(data).suffix == ".npz":
-        arrays = load_arrays(Path(data))
+        arrays = load_npz(Path(data))
         if "images" not in arrays:
             raise InputError(f"{data} has no 'images' (it has: {', '.join(arrays)})")
         if "labels" not in arrays:
@@ -141,7 +141,7 @@ def images_of(data: str, predictor: Predictor) -> tuple[Any, list[str] | None]:
 def write_noise(data: str, kind: str, rate: float, noise_map: str, exact: bool, seed: int, out: Path) -> None:
     """Corrupt a dataset's labels into a file, and show the matrix that came of it."""
     train, _ = load_data(data)
-    num_classes = len(train.classes)
+    num_classes = train.num_classes
     noisy = noise.corrupt(train.labels, noise_matrix(kind, rate, noise_map, num_classes), seed, exact=exact)
     write_labels(out, noisy, train.classes)
     counts = noise.realised(train.labels, noisy, num_classes)

@@ -17,7 +17,7 @@ def densenet_25_12(shape: Shape, num_classes: int) -> nn.Module:
 
 
 def small(shape: Shape, num_classes: int) -> nn.Module:
-    """Two convolutions and a linear layer, for small images on a CPU."""
+    """Two convolutions, dropout and a linear layer, for small images on a CPU."""
     return SmallNet(*shape, num_classes)
 
 

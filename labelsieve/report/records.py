@@ -49,6 +49,6 @@ def read_run(path: Path) -> Run:
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs grouped by method, each group in the order of its seeds."""
     groups: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.spec["seed"]):
+    for run in runs:
         groups.setdefault(run.method, []).append(run)
-    return groups
+    return {method: sorted(group, key=lambda run: run.spec["seed"]) for method, group in groups.items()}

@@ -62,14 +62,13 @@ def fit(
     test: Samples | None = None,
     *,
     valid: Samples | None = None,
-    num_classes: int,
     training: Training,
     record: Record | None = None,
     checkpoints: Checkpoints | None = None,
     watcher: Watcher | None = None,
 ) -> Result:
     """Train `networks` (one child per network of the method, logits (N, B, K)) on the device they are on."""
-    run = _Run(networks, method, train, test, valid, num_classes, training, record, checkpoints, watcher or Nobody())
+    run = _Run(networks, method, train, test, valid, training, record, checkpoints, watcher or Nobody())
     with StopFlag() as stop:
         run.resume()
         while run.epochs_done < training.epochs:
@@ -77,33 +76,28 @@ def fit(
     return Result(run.chosen, snapshot(method.tables()), run.rows)
 
 
+@dataclass
 class _Run:
     """A training under way."""
 
-    def __init__(
-        self,
-        networks: nn.Module,
-        method: Method,
-        train: Samples,
-        test: Samples | None,
-        valid: Samples | None,
-        num_classes: int,
-        training: Training,
-        record: Record | None,
-        checkpoints: Checkpoints | None,
-        watcher: Watcher,
-    ) -> None:
-        self.device = next(networks.parameters()).device
-        self.method = method.to(self.device)
-        self.learner = Learner(networks, method, training)
-        self.networks, self.train, self.test, self.valid = networks, train, test, valid
-        self.num_classes, self.training = num_classes, training
-        self.record, self.checkpoints, self.watcher = record, checkpoints, watcher
+    networks: nn.Module
+    method: Method
+    train: Samples
+    test: Samples | None
+    valid: Samples | None
+    training: Training
+    record: Record | None
+    checkpoints: Checkpoints | None
+    watcher: Watcher
+    epochs_done: int = 0
+    chosen: Chosen = field(default_factory=Chosen)
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.device = next(self.networks.parameters()).device
+        self.learner = Learner(self.networks, self.method.to(self.device), self.training)
         self.random = torch.Generator(self.device)
-        lend_generator(networks, self.random)
-        self.epochs_done = 0
-        self.chosen = Chosen()
-        self.rows: list[Row] = []
+        lend_generator(self.networks, self.random)
 
     def one_epoch(self, stop: StopFlag) -> None:
         began = time.perf_counter()
@@ -122,11 +116,11 @@ class _Run:
     def resume(self) -> None:
         """Take up the newest checkpoint, if there is one."""
         found = self.checkpoints.newest() if self.checkpoints else None
-        if self.record:
-            self.record.cut(found[1]["record_size"] if found else self.record.size())
         if found is None:
             return
         tensors, facts = found
+        if self.record:
+            self.record.cut(facts["record_size"])
         self.networks.load_state_dict(under("networks", tensors))
         self.method.load_state_dict(under("method", tensors))
         for name, saved in under("momentum", tensors).items():
@@ -143,7 +137,7 @@ class _Run:
         self.method.start_epoch(epoch)
         self.learner.set_lr(self.training.lr_at(epoch))
         self.random.manual_seed(derive(self.training.seed, "dropout", epoch))
-        meters = Meters(self.method.networks, self.num_classes, self.device)
+        meters = Meters(self.method.networks, self.train.num_classes, self.device)
         order = self._order(epoch)
         steps = -(-len(order) // self.training.batch)
         for done, (inputs, labels, index) in enumerate(self.train.batches(order, self.training.batch)):

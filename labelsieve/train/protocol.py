@@ -19,6 +19,9 @@ class Samples(Protocol):
     def clean(self) -> Tensor | None:
         """(n) true, where known: only metrics read it"""
 
+    @property
+    def num_classes(self) -> int: ...
+
     def __len__(self) -> int: ...
 
     def batches(self, order: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -174,7 +174,9 @@ def test_half_precision_logits_are_scored_in_float32():
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_labels_of_any_whole_type(dtype):
     logits, labels = batch()
-    assert torch.equal(selecting("mentornet-prop")(logits, labels.to(dtype)), selecting("mentornet-prop")(logits, labels))
+    assert torch.equal(
+        selecting("mentornet-prop")(logits, labels.to(dtype)), selecting("mentornet-prop")(logits, labels)
+    )
 
 
 def test_inputs_are_not_changed():

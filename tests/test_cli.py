@@ -1,0 +1,332 @@
+"""The command line, in this process and as a real one."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import labelsieve
+from labelsieve.cli import execute
+from labelsieve.report.records import read_run
+from tests.conftest import blobs
+
+QUICK = ["--epochs", "2", "--warmup", "1", "--lr", "0.02", "--batch", "32", "--threads", "1", "--model", "small"]
+
+
+def command(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "labelsieve.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process, timeout=120):
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def data(tmp_path):
+    train, test = blobs(150, 0), blobs(40, 1)
+    arrays = {
+        "images": train.images[:, 0].numpy(),
+        "labels": train.labels.numpy(),
+        "test_images": test.images[:, 0].numpy(),
+        "test_labels": test.labels.numpy(),
+        "classes": np.array(train.classes),
+    }
+    np.savez(tmp_path / "data.npz", **arrays)
+    return tmp_path / "data.npz"
+
+
+@pytest.fixture
+def run(data, tmp_path):
+    out = tmp_path / "run"
+    assert execute(["train", str(data), "--noise", "pair", "--rate", "0.3", *QUICK, "--out", str(out)]) == 0
+    return out
+
+
+def test_training_leaves_a_whole_run_folder(run):
+    assert sorted(p.name for p in run.iterdir()) == [
+        "done",
+        "lock",
+        "model.safetensors",
+        "record.jsonl",
+        "spec.json",
+        "tables.safetensors",
+    ]
+    start, *epochs, end = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
+    assert [start["event"], *[e["event"] for e in epochs], end["event"]] == ["start", "epoch", "epoch", "end"]
+    realised = np.array(start["noise"]["realised"])
+    assert realised.sum() == 150 and 1 - np.trace(realised) / 150 == pytest.approx(start["noise"]["realised_rate"])
+    assert {"train_loss", "test_error", "precision", "kept", "lr", "seconds"} <= epochs[0].keys()
+    assert end["last"] == epochs[-1]["test_error"]
+    tables = read_run(run).tables
+    assert tables["last/penalty"].shape == (1, 4, 4) and (tables["noise"] == realised).all()
+    spec = json.loads((run / "spec.json").read_text())
+    assert spec["experiment"]["method"] == "mentornet-prop" and spec["versions"]["torch"]
+
+
+def test_a_finished_run_is_not_run_again(run, data, capsys):
+    before = {path.name: path.stat().st_mtime_ns for path in run.iterdir() if path.name != "lock"}
+    assert execute(["train", str(data), "--noise", "pair", "--rate", "0.3", *QUICK, "--out", str(run)]) == 0
+    assert "already trained" in capsys.readouterr().out
+    assert {path.name: path.stat().st_mtime_ns for path in run.iterdir() if path.name != "lock"} == before
+
+
+def test_the_delivered_model_predicts(run, data, tmp_path, capsys):
+    model = labelsieve.load(run)
+    with np.load(data) as file:
+        images, labels = file["test_images"], file["test_labels"]
+    probs = model.predict_proba(images)
+    assert probs.shape == (40, 4) and np.allclose(probs.sum(1), 1, atol=1e-5)
+    assert 100 * (model.predict(images) != labels).mean() == pytest.approx(read_run(run).end["last"])
+    np.save(tmp_path / "images.npy", images)
+    assert execute(["predict", str(run), str(tmp_path / "images.npy"), "--out", str(tmp_path / "p.csv")]) == 0
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0] == "index,predicted_label,confidence" and len(lines) == 41
+    assert lines[1].split(",")[1] == model.classes[model.predict(images)[0]]
+    capsys.readouterr()
+    assert execute(["predict", str(run), str(data)]) == 0
+    assert capsys.readouterr().out.count("\n") == 151
+
+
+def test_noise_is_written_and_laid_over(data, tmp_path, capsys):
+    labels, out = tmp_path / "labels.csv", tmp_path / "run"
+    assert execute(["noise", str(data), "--kind", "symmetry", "--rate", "0.3", "--out", str(labels)]) == 0
+    said = capsys.readouterr().out
+    arguments = ["train", str(data), "--labels", str(labels), "--noise-rate", "0.3", *QUICK, "--out", str(out)]
+    assert execute(arguments) == 0
+    start = json.loads((out / "record.jsonl").read_text().splitlines()[0])
+    assert f"{100 * start['noise']['realised_rate']:.2f}% changed" in said
+
+
+def test_dry_run_says_what_it_would_do_and_writes_nothing(data, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert execute(["train", str(data), "--noise-rate", "0.1", *QUICK, "--out", str(out), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "150 samples of 4 classes, 40 for the test" in said and "about" in said and not out.exists()
+
+
+def test_methods_are_listed(capsys):
+    assert execute(["methods"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in labelsieve.METHODS) and "lam=1.0" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["trian"], "did you mean train?"),
+        ([], "see labelsieve --help"),
+        (["train", "--mehod", "default"], "did you mean --method?"),
+        (["train", "--method", "mentornett"], "did you mean mentornet?"),
+        (["train", "--criterion", "oll"], "did you mean ol?"),
+        (["train", "--model", "smal"], "did you mean small?"),
+        (["train", "--noise", "piar", "--rate", "0.4"], "did you mean pair?"),
+        (["train", "--noise-rate", "1.5"], "noise rate must be in [0, 1), got 1.5"),
+        (["train", "--noise-rate", "-0.1"], "noise rate must be in [0, 1)"),
+        (["train", "--noise-rate", "nan"], "noise rate must be in [0, 1)"),
+        (["train", "--noise-rate", "40%"], "--noise-rate"),
+        (["train", "--noise", "pair", "--rate", "1.2", "--noise-rate", "0.4"], "noise rate must be in [0, 1]"),
+        (["train", "--epochs", "0"], "epochs must be at least 1"),
+        (["train", "--epochs", "1.5"], "--epochs"),
+        (["train", "--batch", "-1"], "batch must be at least 1"),
+        (["train", "--lr", "nan"], "lr must be a number above 0"),
+        (["train", "--lam", "-1"], "lam must be a number of at least 0"),
+        (["train", "--seed", "-1"], "seed must be at least 0"),
+        (["train", "--valid", "1"], "valid must be in [0, 1)"),
+        (["train", "--precision", "fp8"], "precision must be fp32 or bf16"),
+        (["train", "--device", "tpu"], "try --device cpu"),
+        (["train", "--set", "lam"], "--set takes name=value"),
+        (["train", "--set", "bta=0.3"], "has no option 'bta'; it has: lam, update, compensate"),
+        (["train", "gone.npz", "--noise-rate", "0.1"], "cannot read gone.npz"),
+        (["train", "fashionn", "--noise-rate", "0.1"], "one of: fashion"),
+        (["train", "--labels", "gone.csv", "--noise-rate", "0.1"], "cannot read gone.csv"),
+        (["train", "--noise", "gone.npy"], "cannot read gone.npy"),
+        (["train", "--noise", "asymmetric", "--rate", "0.4", "--noise-map", "1-2"], "9:1,2:0"),
+        (["predict", "nowhere", "fashion"], "no model at nowhere"),
+        (["demo", "--methods", "default,nothing"], "unknown method 'nothing'"),
+        (["demo", "--seeds", "0"], "seeds must be at least 1"),
+        (["noise", "--out", "gone/labels.csv"], "cannot write gone/labels.csv"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert execute(arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.startswith("error: ") and error.count("\n") == 1 and len(error) < 400
+    assert not list(tmp_path.iterdir())
+
+
+def test_own_data_needs_a_noise_rate(data, capsys):
+    assert execute(["train", str(data)]) == 2
+    assert "say --noise-rate" in capsys.readouterr().err
+
+
+def test_a_folder_of_another_run_is_not_touched(run, data, capsys):
+    before = (run / "record.jsonl").read_bytes()
+    assert execute(["train", str(data), "--noise", "pair", "--rate", "0.2", *QUICK, "--out", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert "is another run: its rate is 0.3, not 0.2" in error
+    assert (run / "record.jsonl").read_bytes() == before
+
+
+def test_data_that_changed_is_noticed(run, data, capsys):
+    with np.load(data) as file:
+        arrays = dict(file)
+    arrays["images"][0, 0, 0] ^= 1
+    np.savez(data, **arrays)
+    assert execute(["train", str(data), "--noise", "pair", "--rate", "0.3", *QUICK, "--out", str(run)]) == 2
+    assert "data's fingerprint" in capsys.readouterr().err
+
+
+def test_a_folder_with_other_files_is_not_touched(tmp_path, data, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    assert execute(["train", str(data), "--noise-rate", "0.1", *QUICK, "--out", str(tmp_path / "out")]) == 2
+    assert "holds other files (thesis.tex)" in capsys.readouterr().err
+
+
+def test_a_damaged_model_is_refused(run, capsys):
+    (run / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ")
+    assert execute(["predict", str(run), "fashion"]) == 2
+    assert "is not a model of labelsieve, or it is damaged" in capsys.readouterr().err
+
+
+def test_images_of_another_size_are_refused(run, capsys):
+    assert execute(["predict", str(run), "fashion"]) == 2
+    assert "trained on images of (1, 8, 8), got (1, 28, 28)" in capsys.readouterr().err
+
+
+def test_divergence_is_one_line_and_exit_code_3(data, tmp_path, capsys):
+    arguments = ["train", str(data), "--noise-rate", "0.1", *QUICK, "--out", str(tmp_path / "run")]
+    arguments[arguments.index("--lr") + 1] = "1e30"
+    assert execute(arguments) == 3
+    error = capsys.readouterr().err
+    assert "training diverged" in error and "Lower --lr" in error and error.count("\n") == 1
+
+
+def test_a_bug_is_one_line_and_a_log(monkeypatch, capsys):
+    def broken(*_):
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("labelsieve.experiments.demo.compare", broken)
+    assert execute(["demo"]) == 1
+    error = capsys.readouterr().err
+    assert "a bug in labelsieve (ZeroDivisionError)" in error and error.count("\n") == 1
+    log = Path(error.split()[-1])
+    assert "oops" in log.read_text()
+    log.unlink()
+
+
+def test_help_imports_nothing_heavy():
+    """torch alone takes seconds; what --help imports must stay light."""
+    script = (
+        "import sys; from labelsieve.cli import execute\n"
+        "try: execute(['train', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'safetensors'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--noise-rate" in done.stdout
+
+
+def long_run(data, out, *more):
+    arguments = ["train", data, "--noise", "pair", "--rate", "0.3", *QUICK, "--out", out, *more]
+    return command(*arguments)
+
+
+def wait_for_epochs(path, epochs, process):
+    for _ in range(1200):
+        if path.exists() and path.read_bytes().count(b'"event": "epoch"') >= epochs:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    raise AssertionError("the run did not get there in time")
+
+
+def comparable(run):
+    rows = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    more = ("--epochs", "60", "--warmup", "20", "--valid", "0.2", "--model", "densenet-25-12")
+    more = (*more[:-1], "small")
+    code, _, error = finish(long_run(data, whole, *more))
+    assert code == 0, error
+    for epochs in (1, 17, 23, 48):
+        process = long_run(data, pieces, *more)
+        wait_for_epochs(pieces / "record.jsonl", epochs, process)
+        process.kill()
+        process.communicate()
+        assert not (pieces / "done").exists()
+    code, out, error = finish(long_run(data, pieces, *more))
+    assert code == 0, error
+    assert out.startswith("epoch ") and not out.startswith("epoch 1/")
+    assert comparable(pieces) == comparable(whole)
+    for name in ("tables.safetensors", "model.safetensors"):
+        assert (pieces / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_real_run_whole(data, tmp_path, number):
+    out = tmp_path / "run"
+    process = long_run(data, out, "--epochs", "5000")
+    wait_for_epochs(out / "record.jsonl", 2, process)
+    process.send_signal(number)
+    code, _, error = finish(process, timeout=20)
+    assert code == 128 + number
+    assert error.startswith(f"error: stopped by {number.name}") and error.count("\n") == 1
+    assert (out / "checkpoints").exists() and not (out / "done").exists()
+
+
+def test_a_run_folder_in_use_is_refused(data, tmp_path):
+    out = tmp_path / "run"
+    process = long_run(data, out, "--epochs", "5000")
+    wait_for_epochs(out / "record.jsonl", 1, process)
+    code, _, error = finish(long_run(data, out, "--epochs", "5000"))
+    process.kill()
+    process.communicate()
+    assert code == 2 and f"in use by process {process.pid}" in error and error.count("\n") == 1
+
+
+def test_a_full_disk_is_said_and_survived(data, tmp_path, monkeypatch, capsys):
+    import errno
+
+    out = tmp_path / "run"
+    arguments = ["train", str(data), "--noise", "pair", "--rate", "0.3", *QUICK, "--out", str(out)]
+    replace, calls = Path.replace, []
+
+    def full(self, target):
+        calls.append(target)
+        if len(calls) == 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert execute(arguments) == 4
+    assert "the disk is full" in capsys.readouterr().err
+    assert not list(out.rglob("*.tmp"))
+    assert execute(arguments) == 0
+    assert len(read_run(out).epochs) == 2
+
+
+def test_output_into_a_closed_pipe_is_no_error():
+    process = command("methods")
+    process.stdout.close()
+    process.wait(60)
+    assert process.stderr.read() == ""
+    process.stderr.close()

@@ -1,0 +1,134 @@
+"""The embedded data and a person's own arrays."""
+
+import numpy as np
+import pytest
+import torch
+
+from labelsieve.data import load_data
+from labelsieve.data.arrays import read_labels, write_labels
+from labelsieve.data.fashion import CLASSES, FILE
+from labelsieve.data.resident import standardise
+from labelsieve.errors import InputError
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (12, 5, 4), dtype=np.uint8)
+LABELS = np.arange(12) % 3
+
+
+def write(path, **arrays):
+    np.savez(path, **{"images": IMAGES, "labels": LABELS, **arrays})
+    return str(path)
+
+
+def test_embedded_data_is_balanced_and_small():
+    train, test = load_data("fashion")
+    assert train.images.shape == (6000, 1, 28, 28) and test.images.shape == (1000, 1, 28, 28)
+    assert train.labels.bincount().tolist() == [600] * 10 and test.labels.bincount().tolist() == [100] * 10
+    assert tuple(train.classes) == CLASSES and train.clean is None
+    assert FILE.stat().st_size < 3.3e6
+    assert FILE.with_name("fashion_mnist.LICENSE").read_text().count("MIT License") == 1
+
+
+def test_embedded_data_that_is_damaged_is_refused(tmp_path, monkeypatch):
+    with np.load(FILE) as file:
+        arrays = dict(file)
+    arrays["train_labels"][0] ^= 1
+    np.savez(tmp_path / "damaged.npz", **arrays)
+    monkeypatch.setattr("labelsieve.data.fashion.FILE", tmp_path / "damaged.npz")
+    with pytest.raises(InputError, match="damaged: install labelsieve again"):
+        load_data("fashion")
+
+
+def test_standardised_images_have_no_mean_and_unit_deviation():
+    images = torch.from_numpy(IMAGES)[:, None]
+    x = standardise(images)
+    assert torch.allclose(x.mean((1, 2, 3)), torch.zeros(12), atol=1e-6)
+    assert torch.allclose(x.std((1, 2, 3), correction=0), torch.ones(12), atol=1e-6)
+    assert (standardise(torch.full((1, 3, 4, 4), 9, dtype=torch.uint8)) == 0).all()
+    nearly_flat = torch.zeros(1, 1, 20, 20, dtype=torch.uint8)
+    nearly_flat[0, 0, 0, 0] = 1  # deviation 0.04994 is under 1/sqrt(400): divided by 0.05 instead
+    assert standardise(nearly_flat).max().item() == pytest.approx((1 - 1 / 400) / 0.05)
+
+
+def test_npz_with_and_without_a_test_set(tmp_path):
+    train, test = load_data(write(tmp_path / "a.npz"))
+    assert train.images.shape == (12, 1, 5, 4) and test is None and list(train.classes) == ["0", "1", "2"]
+    assert torch.equal(train.images[3, 0], torch.from_numpy(IMAGES[3]))
+    colour = RNG.integers(0, 256, (2, 5, 4, 3), dtype=np.uint8)
+    arrays = {"images": np.repeat(IMAGES[..., None], 3, 3), "test_images": colour, "test_labels": np.array([3, 0])}
+    train, test = load_data(write(tmp_path / "b.npz", **arrays, classes=np.array(["a", "b", "c", "d"])))
+    assert test.images.shape == (2, 3, 5, 4) and list(test.classes) == ["a", "b", "c", "d"]
+    assert torch.equal(test.images[1, 2], torch.from_numpy(colour[1, :, :, 2]))
+
+
+def test_fortran_order_and_other_byte_orders_are_the_same_data(tmp_path):
+    plain, _ = load_data(write(tmp_path / "a.npz"))
+    odd, _ = load_data(write(tmp_path / "b.npz", images=np.asfortranarray(IMAGES), labels=LABELS.astype(">i4")))
+    assert torch.equal(plain.images, odd.images) and torch.equal(plain.labels, odd.labels)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"images": IMAGES[:5]}, "5 images but 12 labels"),
+        ({"images": IMAGES.astype(np.float32)}, "must be uint8 .* got float32"),
+        ({"images": IMAGES[0]}, "must be uint8 of shape"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "got int64|must be"),
+        ({"labels": LABELS - 1}, "label -1 at position 0 .* out of range: there are 2 classes"),
+        ({"labels": LABELS, "classes": np.array(["a", "b"])}, "label 2 at position 2 .* 2 classes, 0 to 1"),
+        ({"labels": LABELS / 2}, "whole numbers, got float64"),
+        ({"labels": np.eye(12)}, "whole numbers"),
+        ({"labels": np.array(["a"] * 12)}, "whole numbers"),
+        ({"images": np.array([{}] * 12)}, "cannot read .*: Object arrays cannot be loaded"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_refused_by_name(tmp_path, arrays, reason):
+    path = write(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(InputError, match=reason) as caught:
+        load_data(path)
+    assert "mine.npz" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 cut short"])
+def test_files_that_cannot_be_read_are_refused_by_name(tmp_path, content):
+    path = tmp_path / "mine.npz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"cannot read .*mine\.npz"):
+        load_data(str(path))
+
+
+def test_a_file_without_labels_says_what_it_has(tmp_path):
+    np.savez(tmp_path / "mine.npz", x=IMAGES)
+    with pytest.raises(InputError, match=r"has no 'images' \(it has: x\)"):
+        load_data(str(tmp_path / "mine.npz"))
+
+
+@pytest.mark.parametrize(("source", "reason"), [("fashon", "one of: fashion"), ("gone.npz", "cannot read gone.npz")])
+def test_data_that_is_not_there(source, reason):
+    with pytest.raises(InputError, match=reason):
+        load_data(source)
+
+
+def test_label_files_are_read_back_as_written(tmp_path):
+    labels = torch.tensor([2, 0, 1, 1])
+    write_labels(tmp_path / "labels.csv", labels, ["a,b", 'quo"te', "ü"])
+    assert torch.equal(read_labels(tmp_path / "labels.csv", ["a,b", 'quo"te', "ü"], 4), labels)
+    np.save(tmp_path / "labels.npy", labels.numpy())
+    assert torch.equal(read_labels(tmp_path / "labels.npy", ["a", "b", "c"], 4), labels)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("index,label\n0,a\n1,b\n", "has 2 labels but the data has 3"),
+        ("index,label\n0,a\n1,b\n2,dog\n", r"labels\.csv:4: 'dog' is no class; there are: a, b"),
+        ("index,label\n0,a\n1,b\n2,7\n", "label 7 at position 2 .* out of range"),
+        ("index,label\n0,a\n1\n2,b\n", r"labels\.csv:3: None is no class"),
+        ("name\na\nb\na\n", "no column 'label'"),
+        ("", "no column 'label'"),
+    ],
+)
+def test_label_files_that_cannot_be_used_are_refused_by_line(tmp_path, text, reason):
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(InputError, match=reason):
+        read_labels(tmp_path / "labels.csv", ["a", "b"], 3)

@@ -1,0 +1,263 @@
+"""fit: equal to a bare loop, exact after a cut, unharmed by a step that is not finite."""
+
+import os
+import signal
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from labelsieve import Problem, make
+from labelsieve.data.resident import standardise
+from labelsieve.errors import Diverged, Stopped
+from labelsieve.models import DenseNet
+from labelsieve.models.networks import make_networks
+from labelsieve.randomness import derive, generator
+from labelsieve.train import Checkpoints, Record, Training, fit
+from labelsieve.train.learner import Learner
+from tests.conftest import blobs
+
+TRAINING = Training(epochs=6, batch=32, lr=0.05, seed=3)
+
+
+def densenet():
+    return DenseNet(1, 4, depth=7, growth=4)
+
+
+def networks(make_one=densenet, seed=3):
+    return make_networks(make_one, 1, seed)
+
+
+def method(name="mentornet-prop", warmup=2, **options):
+    return make(name, Problem(4, 0.3, warmup), **options)
+
+
+def trajectory(rows):
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+class StopAt:
+    """A watcher that breaks off in a given epoch, after a given step of it or at its end."""
+
+    def __init__(self, epoch, step=None):
+        self.at = epoch, step
+
+    def step(self, epoch, done, steps):
+        if (epoch, done) == self.at:
+            raise InterruptedError
+
+    def epoch(self, row):
+        if (row["epoch"], None) == self.at:
+            raise InterruptedError
+
+
+def test_default_equals_a_bare_loop_bit_for_bit(noisy_blobs, test_blobs):
+    ours = networks()
+    result = fit(ours, method("default"), noisy_blobs, test_blobs, training=TRAINING)
+
+    model = networks()[0]
+    random = torch.Generator()
+    for module in model.modules():
+        if hasattr(module, "generator"):
+            module.generator = random
+    settings = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4, "fused": True}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **settings)
+    errors = []
+    for epoch in range(6):
+        optimizer.param_groups[0]["lr"] = 0.05 * (0.2 ** ((epoch >= 3) + (epoch >= 4.5)))
+        random.manual_seed(derive(3, "dropout", epoch))
+        model.train()
+        for index in torch.randperm(203, generator=generator(3, "batches", epoch)).split(32):
+            logits = model(standardise(noisy_blobs.images[index]))
+            loss = F.cross_entropy(logits, noisy_blobs.labels[index], reduction="none").sum() / len(index)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        wrong = model(standardise(test_blobs.images)).argmax(1) != test_blobs.labels
+        errors.append(100 * wrong.sum().item() / 100)
+
+    assert [row["test_error"] for row in result.rows] == errors
+    for name, value in model.state_dict().items():
+        assert torch.equal(ours.state_dict()[f"0.{name}"], value), name
+
+
+def test_zero_noise_rate_trains_as_default_bit_for_bit(noisy_blobs):
+    plain, selecting = networks(), networks()
+    fit(plain, method("default"), noisy_blobs, training=TRAINING)
+    fit(selecting, make("mentornet-prop", Problem(4, 0.0, 0)), noisy_blobs, training=TRAINING)
+    assert all(torch.equal(value, selecting.state_dict()[key]) for key, value in plain.state_dict().items())
+
+
+def test_rows_hold_what_was_measured(noisy_blobs, test_blobs):
+    result = fit(networks(), method(), noisy_blobs, test_blobs, training=TRAINING)
+    assert [row["epoch"] for row in result.rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["lr"] for row in result.rows] == pytest.approx([0.05, 0.05, 0.05, 0.01, 0.01, 0.002])
+    noise_rate = (noisy_blobs.clean != noisy_blobs.labels).double().mean().item()
+    assert result.rows[0]["precision"] == pytest.approx(1 - noise_rate)
+    assert result.rows[0]["kept"] == [1, 1, 1, 1]
+    share = sum(k * n for k, n in zip(result.rows[2]["kept"], noisy_blobs.labels.bincount().tolist(), strict=True))
+    kept = 6 * 23 + 8  # ceil(0.7 * 32) of six whole batches and ceil(0.7 * 11) of the last
+    assert share == pytest.approx(kept, abs=0.1)
+    assert all(0 <= row["test_error"] <= 100 and row["seconds"] >= 0 for row in result.rows)
+    assert result.chosen.epoch == 6
+    assert torch.equal(result.tables["penalty"], result.chosen.tables["penalty"])
+
+
+def test_the_held_out_noisy_split_chooses_the_epoch(noisy_blobs):
+    train, valid = noisy_blobs.at(torch.arange(150)), noisy_blobs.at(torch.arange(150, 203))
+    nets = networks()
+    result = fit(nets, method(), train, valid=valid, training=TRAINING)
+    errors = [row["valid_error"] for row in result.rows]
+    assert result.chosen.epoch == errors.index(min(errors)) + 1
+    nets.load_state_dict(result.chosen.networks)
+    from labelsieve.train.evaluate import error_rates
+
+    assert error_rates(nets, valid, TRAINING) == [min(errors)]
+
+
+def run_with_cuts(folder, noisy, test, cuts, **options):
+    """Train in a folder, broken off at each cut and taken up again with fresh objects."""
+    folder.mkdir()
+    record = Record(folder / "record.jsonl")
+    for cut in [*cuts, None]:
+        nets, meth = networks(), method(**options)
+        arguments = {
+            "training": TRAINING,
+            "record": record,
+            "checkpoints": Checkpoints(folder / "checkpoints"),
+            "valid": test,
+            "watcher": cut,
+        }
+        if cut is None:
+            result = fit(nets, meth, noisy, test, **arguments)
+        else:
+            with pytest.raises(InterruptedError):
+                fit(nets, meth, noisy, test, **arguments)
+    state = {**nets.state_dict(), **{f"method {k}": v for k, v in meth.state_dict().items()}, **result.chosen.networks}
+    return trajectory(record.rows()), state, result
+
+
+@pytest.mark.parametrize("options", [{}, {"name": "mentornet"}, {"update": "repredict"}, {"compensate": "iteration"}])
+def test_a_run_that_was_cut_ends_as_one_that_was_not(tmp_path, noisy_blobs, test_blobs, options):
+    whole = run_with_cuts(tmp_path / "whole", noisy_blobs, test_blobs, [], **options)
+    cuts = [StopAt(0, 3), StopAt(1, None), StopAt(2, 7), StopAt(3, 1), StopAt(5, 7), StopAt(6, None)]
+    pieces = run_with_cuts(tmp_path / "pieces", noisy_blobs, test_blobs, cuts, **options)
+    assert pieces[0] == whole[0] and len(whole[0]) == 6
+    assert all(torch.equal(value, whole[1][key]) for key, value in pieces[1].items())
+    assert pieces[2].chosen.epoch == whole[2].chosen.epoch
+
+
+@pytest.mark.parametrize(
+    ("lost", "after"),
+    [("networks", 4), ("momentum", 4), ("method/weigh.0.criterion.penalty", 4), ("chosen/networks", 6)],
+)
+def test_the_comparison_sees_what_a_checkpoint_loses(tmp_path, noisy_blobs, test_blobs, lost, after, monkeypatch):
+    """A control of the test above: it must fail for every part of the state that is dropped."""
+    whole = run_with_cuts(tmp_path / "whole", noisy_blobs, test_blobs, [])
+    found = Checkpoints.newest
+
+    def forgetful(self):
+        checkpoint = found(self)
+        if checkpoint:
+            for name, tensor in checkpoint[0].items():
+                if name.startswith(lost):
+                    tensor.zero_()
+        return checkpoint
+
+    monkeypatch.setattr(Checkpoints, "newest", forgetful)
+    pieces = run_with_cuts(tmp_path / "pieces", noisy_blobs, test_blobs, [StopAt(after, None)])
+    same = pieces[0] == whole[0] and all(torch.equal(value, whole[1][key]) for key, value in pieces[1].items())
+    assert not same
+
+
+def test_a_damaged_checkpoint_is_not_used(tmp_path, noisy_blobs, test_blobs):
+    whole = run_with_cuts(tmp_path / "whole", noisy_blobs, test_blobs, [])
+
+    class Damage(StopAt):
+        def epoch(self, row):
+            if row["epoch"] == 3:
+                path = tmp_path / "pieces" / "checkpoints" / "000003.safetensors"
+                content = bytearray(path.read_bytes())
+                content[len(content) // 2] ^= 1
+                path.write_bytes(content)
+            super().epoch(row)
+
+    with pytest.warns(UserWarning, match=r"000003\.safetensors is damaged"):
+        pieces = run_with_cuts(tmp_path / "pieces", noisy_blobs, test_blobs, [Damage(3, None)])
+    assert pieces[0] == whole[0]
+
+
+def test_a_step_that_is_not_finite_changes_nothing(noisy_blobs):
+    nets, meth = networks(), method()
+    learner = Learner(nets, meth, TRAINING)
+    good, index = noisy_blobs.inputs(torch.arange(32)), torch.arange(32)
+    learner.step(good, noisy_blobs.labels[:32], index)
+    momenta = [optimizer.state[p]["momentum_buffer"] for optimizer in learner.optimizers for p in nets.parameters()]
+    state = [*nets.state_dict().values(), *meth.state_dict().values(), *momenta]
+    before = [tensor.clone() for tensor in state]
+    outcome = learner.step(good * float("nan"), noisy_blobs.labels[:32], index)
+    assert not outcome.happened.any()
+    assert all(torch.equal(tensor, then) for tensor, then in zip(state, before, strict=True))
+    assert learner.step(good, noisy_blobs.labels[:32], index).happened.all()
+    assert not all(torch.equal(tensor, then) for tensor, then in zip(state, before, strict=True))
+
+
+def test_divergence_stops_the_run_with_one_line_and_keeps_the_checkpoint(tmp_path, noisy_blobs):
+    from dataclasses import replace
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    fit(networks(), method(), noisy_blobs, training=replace(TRAINING, epochs=1), checkpoints=checkpoints)
+    with pytest.raises(Diverged, match=r"not finite in epoch 2, step \d+; that step changed nothing") as caught:
+        fit(
+            networks(),
+            method(),
+            noisy_blobs,
+            training=replace(TRAINING, lr=1e30),
+            checkpoints=checkpoints,
+        )
+    assert "\n" not in str(caught.value)
+    assert checkpoints.newest()[1]["epochs_done"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_at_a_step_boundary(noisy_blobs, number):
+    class SendAt(StopAt):
+        steps = 0
+
+        def step(self, epoch, done, steps):
+            SendAt.steps += 1
+            if (epoch, done) == self.at:
+                os.kill(os.getpid(), number)
+
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped) as caught:
+        fit(networks(), method(), noisy_blobs, training=TRAINING, watcher=SendAt(1, 2))
+    assert caught.value.exit_code == 128 + number
+    assert SendAt.steps == 7 + 2
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 63, 65])
+def test_every_sample_is_used_once_but_for_a_last_batch_of_one(count):
+    """33 and 65 leave one sample over, which batch-norm cannot take."""
+    seen = []
+    data = blobs(count, 0)
+
+    class Spy(StopAt):
+        def step(self, epoch, done, steps):
+            seen.append(done)
+
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+    fit(
+        make_networks(lambda: network, 1, 0),
+        method(),
+        data,
+        training=Training(epochs=1, batch=32, lr=0.01),
+        watcher=Spy(9, 9),
+    )
+    assert len(seen) == -(-count // 32)
+    if count % 32 == 1 and count > 1:
+        seen.clear()
+        fit(networks(), method(), data, training=Training(epochs=1, batch=32, lr=0.01), watcher=Spy(9, 9))
+        assert len(seen) == count // 32

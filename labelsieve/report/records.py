@@ -41,7 +41,8 @@ def read_run(path: Path) -> Run:
         rows = [json.loads(line) for line in (path / "record.jsonl").read_text(encoding="utf-8").splitlines()]
         spec = json.loads((path / "spec.json").read_bytes())["experiment"]
         epochs = [row for row in rows if row["event"] == "epoch"]
-        return Run(spec, epochs, rows[-1], load_file(path / "tables.safetensors"))
+        tables = path / "tables.safetensors"  # committed records go without
+        return Run(spec, epochs, rows[-1], load_file(tables) if tables.exists() else {})
     except (OSError, ValueError, KeyError) as error:
         raise error if isinstance(error, InputError) else InputError(f"cannot read the run {path}: {error}") from error
 

@@ -1,0 +1,24 @@
+"""Copy the records of finished runs, without weights, from a folder of runs into results/.
+
+python tools/keep_records.py runs/demo results/demo
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+KEPT = ("spec.json", "record.jsonl", "done")
+
+
+def main() -> None:
+    source, target = map(Path, sys.argv[1:])
+    finished = sorted(path.parent for path in source.glob("*/done"))
+    for run in finished:
+        (target / run.name).mkdir(parents=True, exist_ok=True)
+        for name in KEPT:
+            shutil.copyfile(run / name, target / run.name / name)
+    print(f"{len(finished)} records in {target}")
+
+
+if __name__ == "__main__":
+    main()

@@ -46,3 +46,7 @@ def __getattr__(name: str) -> object:
     if name in _WHERE:
         return getattr(import_module(f"labelsieve.{_WHERE[name]}"), name)
     raise AttributeError(f"module 'labelsieve' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

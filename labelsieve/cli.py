@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import io
+import json
 import os
 import re
 import sys
@@ -41,12 +42,13 @@ def demo(
         noise: Kind of label noise that is added: pair, symmetry or mixed.
         rate: Share of the labels that it makes wrong.
         seeds: How many times each method is trained, each time with other noise.
-        methods: Which methods, with commas between them.
+        methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all; all of them
+            for all.
         out: Folder for the runs and the picture. Runs that are there already are not run again.
     """
-    from labelsieve.experiments.demo import compare
+    from labelsieve.experiments import demo
 
-    compare(noise, rate, seeds, methods.split(","), out)
+    demo.compare(noise, rate, seeds, demo.expanded(methods), out)
 
 
 def train(
@@ -58,7 +60,7 @@ def train(
     set: UseAppendAction[tuple[str, ...]] = (),
     noise_rate: Number = None,
     noise: Text = None,
-    rate: float = 0.0,
+    rate: Number = None,
     noise_map: str = "",
     exact_noise: bool = False,
     labels: Text = None,
@@ -68,6 +70,7 @@ def train(
     batch: Whole = None,
     lr: Number = None,
     valid: float = 0.0,
+    init: Text = None,
     seed: int = 0,
     device: str = "auto",
     precision: str = "fp32",
@@ -81,7 +84,7 @@ def train(
         data: A .npz file with images, labels and, as you like, test_images, test_labels, classes; or fashion, the
             embedded data.
         method: How to learn; `labelsieve methods` lists them.
-        criterion: What decides which samples look clean: ol, pl or all. Default: the method's own.
+        criterion: What decides which samples look clean: ol, pl, all or margin. Default: the method's own.
         lam: λ, how much Criteria_ALL subtracts for the penalty label.
         set: An option of the method, as name=value; may be repeated.
         noise_rate: The share of labels that is believed wrong, 0 to 1. Default: the rate of the added noise.
@@ -99,6 +102,7 @@ def train(
         lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
             data, or 0.1.
         valid: Share of the training data that is held out, noise and all, to choose the best epoch.
+        init: The folder of a finished run whose model is the start, instead of random weights.
         seed: Of everything random.
         device: auto, cpu or cuda.
         precision: fp32, or bf16 on a GPU.
@@ -125,6 +129,7 @@ def train(
         batch=batch,
         lr=lr,
         valid=valid,
+        init=init,
         seed=seed,
         device=device,
         precision=precision,
@@ -153,17 +158,15 @@ def predict(
     classify(run, data, out, device)
 
 
-def methods() -> None:
-    """List the methods, their options and the criteria."""
-    from labelsieve.core import CRITERIA
-    from labelsieve.methods import METHODS, options_of, summary
+def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:
+    """List the methods, their options and the criteria; with a name, show the page of that method.
 
-    for name in METHODS:
-        options = ", ".join(f"{key}={value}" for key, value in options_of(name).items())
-        print(f"{name:16}{summary(name)}" + (f" Options: {options}." if options else ""))
-    print("\nCriteria (--criterion):")
-    for name, criterion in CRITERIA.items():
-        print(f"{name:16}{(criterion.__doc__ or '').splitlines()[0]}")
+    Args:
+        name: A method, such as selfie.
+    """
+    from labelsieve.experiments.catalogue import listing, page
+
+    print(page(name) if name else listing())
 
 
 def noise(
@@ -208,8 +211,10 @@ def method_options(lam: float | None, assignments: Sequence[str]) -> tuple[tuple
         name, equals, value = assignment.partition("=")
         if not (name and equals):
             raise InputError(f"--set takes name=value, got {assignment!r}")
+        if name in options:
+            raise InputError(f"the option {name} is given twice")
         try:
-            options[name] = float(value) if any(c in value for c in ".einf") else int(value)
+            options[name] = json.loads(value.lower())  # numbers, true and false
         except ValueError:
             options[name] = value
     return tuple(sorted(options.items()))
@@ -217,8 +222,12 @@ def method_options(lam: float | None, assignments: Sequence[str]) -> tuple[tuple
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command; what is wrong with the input becomes one line and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    if list(argv) == ["--version"]:
+        print(f"labelsieve {labelsieve.__version__}")
+        sys.exit(0)
     try:
-        code = execute(sys.argv[1:] if argv is None else argv)
+        code = execute(argv)
         sys.stdout.flush()
     except BrokenPipeError:  # such as `labelsieve methods | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -283,7 +292,7 @@ def complaint(argv: Sequence[str], page: str) -> str:
     said = re.split("Perhaps you meant|Argument helptext|Available subcommands|For full helptext", words)[0]
     said = " ".join(said.split()).rstrip(".")
     if value_error := re.match(r"Error parsing (--[\w-]+)", said):
-        return f"{value_error[1]} cannot be read from {' '.join(argv)!r}; see labelsieve {argv[0]} --help"
+        return f"{value_error[1]} cannot take the value it was given; see labelsieve {argv[0]} --help"
     if not argv or argv[0] not in COMMANDS:
         hint = nearest(argv[0] if argv else "", COMMANDS)
         return f"{said}; {hint}" if argv else f"{said}; see labelsieve --help"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from labelsieve.data.arrays import Array, image_tensor
 from labelsieve.data.resident import standardise
+from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
 from labelsieve.models import make_model
 
@@ -26,11 +27,15 @@ class Predictor:
         self.classes = tuple(classes)
 
     @torch.no_grad()
-    def predict_proba(self, images: Array | Tensor) -> Array:
+    def predict_proba(self, images: Array | Tensor, source: str = "images") -> Array:
         """Probabilities (n, K) of images (n, height, width) or (n, height, width, channels)."""
-        tensor = image_tensor(np.asarray(images), "the images")
+        tensor = image_tensor(np.asarray(images), source)
         if tensor.shape[1:] != self.shape:
-            raise InputError(f"the model was trained on images of {self.shape}, got {tuple(tensor.shape[1:])}")
+            (channels, height, width), now = self.shape, tuple(tensor.shape[1:])
+            raise InputError(
+                f"the model was trained on images of {height} x {width} pixels with {channels} channels, got "
+                f"{now[1]} x {now[2]} with {now[0]}; one image alone is images[None]"
+            )
         device = next(self.network.parameters()).device
         parts = [self.network(standardise(batch.to(device))).softmax(-1).cpu() for batch in tensor.split(BATCH)]
         probs: Array = torch.cat(parts).numpy()
@@ -57,4 +62,4 @@ def load(run: str | Path, device: str = "cpu") -> Predictor:
         network.load_state_dict(weights)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
-    return Predictor(network.to(device), about["shape"], about["classes"])
+    return Predictor(network.to(usable_device(device)), about["shape"], about["classes"])

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
+def place(row: Row) -> str:
+    return f"round {row['round']}, epoch {row['epoch']}" if "round" in row else f"epoch {row['epoch']}"
+
+
 def told(row: Row) -> str:
     """An epoch in one line."""
     words = [f"loss {row['train_loss']:.3f}"]
@@ -31,20 +35,19 @@ class PlainLines:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         pass
 
-    def step(self, epoch: int, done: int, steps: int) -> None:
+    def step(self, done: int, total: int) -> None:
         pass
 
     def epoch(self, row: Row) -> None:
-        print(f"epoch {row['epoch']}/{self.epochs}: {told(row)}, {row['seconds']} s", flush=True)
+        print(f"{place(row)}/{self.epochs}: {told(row)}, {row['seconds']} s", flush=True)
 
 
 class LiveLine:
     """A bar that moves with the steps and says how the last epoch went."""
 
-    def __init__(self, epochs: int) -> None:
-        self.epochs = epochs
+    def __init__(self) -> None:
         self.bar = live_bar()
-        self.task = self.bar.add_task("starting", total=epochs)
+        self.task = self.bar.add_task("starting")
 
     def __enter__(self) -> "LiveLine":
         self.bar.start()
@@ -53,11 +56,11 @@ class LiveLine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.bar.stop()
 
-    def step(self, epoch: int, done: int, steps: int) -> None:
-        self.bar.update(self.task, completed=epoch + done / steps)
+    def step(self, done: int, total: int) -> None:
+        self.bar.update(self.task, completed=done, total=total)
 
     def epoch(self, row: Row) -> None:
-        self.bar.update(self.task, completed=row["epoch"], description=f"epoch {row['epoch']}: {told(row)}")
+        self.bar.update(self.task, description=f"{place(row)}: {told(row)}")
 
 
 def live_bar() -> "Progress":
@@ -68,4 +71,4 @@ def live_bar() -> "Progress":
 
 def watching(epochs: int) -> PlainLines | LiveLine:
     """What suits where the output goes."""
-    return LiveLine(epochs) if sys.stdout.isatty() else PlainLines(epochs)
+    return LiveLine() if sys.stdout.isatty() else PlainLines(epochs)

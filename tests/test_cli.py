@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import labelsieve
+from labelsieve import METHODS
 from labelsieve.cli import execute
 from labelsieve.report.records import read_run
 from tests.conftest import blobs
@@ -109,6 +110,26 @@ def test_noise_is_written_and_laid_over(data, tmp_path, capsys):
     assert f"{100 * start['noise']['realised_rate']:.2f}% changed" in said
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_on_the_embedded_data(method, tmp_path, capsys):
+    out = tmp_path / "run"
+    noisy = ["--noise", "pair", "--rate", "0.4", "--epochs", "3", "--warmup", "1", "--threads", "1"]
+    assert execute(["train", "--method", method, *noisy, "--out", str(out)]) == 0
+    done = read_run(out)
+    assert done.end["last"] < 70 and len(done.epochs) % 3 == 0
+    assert labelsieve.load(out).classes[0] == "T-shirt/top"
+
+
+def test_a_run_starts_from_the_model_of_another(run, data, tmp_path, capsys):
+    out = tmp_path / "second"
+    arguments = ["train", str(data), "--noise", "pair", "--rate", "0.3", *QUICK, "--init", str(run), "--out", str(out)]
+    arguments[arguments.index("--lr") + 1] = "1e-12"
+    assert execute(arguments) == 0
+    assert read_run(out).epochs[0]["test_error"] == read_run(run).end["last"]
+    assert execute(["train", str(data), "--noise-rate", "0.3", *QUICK[:-1], "densenet-25-12", "--init", str(run)]) == 2
+    assert "give the same --model" in capsys.readouterr().err
+
+
 def test_dry_run_says_what_it_would_do_and_writes_nothing(data, tmp_path, capsys):
     out = tmp_path / "run"
     assert execute(["train", str(data), "--noise-rate", "0.1", *QUICK, "--out", str(out), "--dry-run"]) == 0
@@ -119,7 +140,7 @@ def test_dry_run_says_what_it_would_do_and_writes_nothing(data, tmp_path, capsys
 def test_methods_are_listed(capsys):
     assert execute(["methods"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in labelsieve.METHODS) and "lam=1.0" in said
+    assert all(name in said for name in METHODS) and "lam=1.0" in said and "update=stack" in said
 
 
 @pytest.mark.parametrize(
@@ -136,6 +157,17 @@ def test_methods_are_listed(capsys):
         (["train", "--noise-rate", "-0.1"], "noise rate must be in [0, 1)"),
         (["train", "--noise-rate", "nan"], "noise rate must be in [0, 1)"),
         (["train", "--noise-rate", "40%"], "--noise-rate"),
+        (["train", "--rate", "0.4"], "say --noise too"),
+        (["train", "--noise", "pair"], "say --rate"),
+        (["train", "--noise", "asymmetric", "--rate", "0.4", "--noise-map", "1:2"], "say --noise-rate"),
+        (["train", "--noise", "pair", "--rate", "0.4", "--noise-map", "1:2"], "goes with asymmetric noise"),
+        (["train", "--epochs", "3", "--warmup", "3"], "leaves none of 3 to select samples in"),
+        (["train", "--lam", "2", "--set", "lam=0.5"], "the option lam is given twice"),
+        (["train", "--set", "lam=abc"], "option lam must be a number"),
+        (["train", "--threads", "0"], "threads must be at least 1"),
+        (["train", "--precision", "bf16", "--device", "cpu"], "bf16 needs a GPU"),
+        (["demo", "--noise", "foo"], "unknown noise 'foo'"),
+        (["methods", "selfi"], "did you mean selfie?"),
         (["train", "--noise", "pair", "--rate", "1.2", "--noise-rate", "0.4"], "noise rate must be in [0, 1]"),
         (["train", "--epochs", "0"], "epochs must be at least 1"),
         (["train", "--epochs", "1.5"], "--epochs"),
@@ -151,8 +183,8 @@ def test_methods_are_listed(capsys):
         (["train", "gone.npz", "--noise-rate", "0.1"], "cannot read gone.npz"),
         (["train", "fashionn", "--noise-rate", "0.1"], "one of: fashion"),
         (["train", "--labels", "gone.csv", "--noise-rate", "0.1"], "cannot read gone.csv"),
-        (["train", "--noise", "gone.npy"], "cannot read gone.npy"),
-        (["train", "--noise", "asymmetric", "--rate", "0.4", "--noise-map", "1-2"], "9:1,2:0"),
+        (["train", "--noise", "gone.npy", "--noise-rate", "0.1"], "cannot read gone.npy"),
+        (["train", "--noise", "asymmetric", "--rate", "0.4", "--noise-map", "1-2", "--noise-rate", "0.1"], "9:1,2:0"),
         (["predict", "nowhere", "fashion"], "no model at nowhere"),
         (["demo", "--methods", "default,nothing"], "unknown method 'nothing'"),
         (["demo", "--seeds", "0"], "seeds must be at least 1"),
@@ -196,6 +228,50 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path, data, capsys):
     assert "holds other files (thesis.tex)" in capsys.readouterr().err
 
 
+def test_a_refused_folder_stays_as_it_was(tmp_path, data):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    assert execute(["train", str(data), "--noise-rate", "0.1", *QUICK, "--out", str(tmp_path / "out")]) == 2
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_moved_data_is_the_same_data(run, data, capsys):
+    moved = data.rename(data.with_name("moved.npz"))
+    assert execute(["train", str(moved), "--noise", "pair", "--rate", "0.3", *QUICK, "--out", str(run)]) == 0
+    assert "already trained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"images": np.zeros((150, 3, 20, 24), np.uint8)}, "channels first"),
+        ({"test_images": np.zeros((40, 9, 8), np.uint8)}, "the test images are (1, 9, 8)"),
+        ({"test_labels": None}, "has no 'test_labels'"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(data, change, says, tmp_path, capsys):
+    with np.load(data) as file:
+        arrays = {**file, **change}
+    np.savez(data, **{key: value for key, value in arrays.items() if value is not None})
+    assert execute(["train", str(data), "--noise-rate", "0.1", *QUICK, "--out", str(tmp_path / "run")]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_images_too_small_for_the_network_are_refused(tmp_path, capsys):
+    np.savez(tmp_path / "tiny.npz", images=np.zeros((9, 1, 1), np.uint8), labels=np.arange(9) % 3)
+    assert execute(["train", str(tmp_path / "tiny.npz"), "--noise-rate", "0.1", "--out", str(tmp_path / "run")]) == 2
+    assert "densenet-25-12 cannot take images of 1 x 1 pixels" in capsys.readouterr().err
+
+
+def test_what_was_understood_is_said_first(run, data, capsys, tmp_path):
+    arguments = ["train", str(data), "--noise-rate", "0.1", *QUICK, "--out", str(tmp_path / "other")]
+    assert execute(arguments) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("data: ") and "150 samples of 4 classes" in said[0]
+    assert "told that 10% of the labels are wrong; warm-up of 1 epochs" in said[1]
+    assert "the model of epoch 2" in "".join(said)
+
+
 def test_a_damaged_model_is_refused(run, capsys):
     (run / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ")
     assert execute(["predict", str(run), "fashion"]) == 2
@@ -204,7 +280,7 @@ def test_a_damaged_model_is_refused(run, capsys):
 
 def test_images_of_another_size_are_refused(run, capsys):
     assert execute(["predict", str(run), "fashion"]) == 2
-    assert "trained on images of (1, 8, 8), got (1, 28, 28)" in capsys.readouterr().err
+    assert "trained on images of 8 x 8 pixels with 1 channels, got 28 x 28 with 1" in capsys.readouterr().err
 
 
 def test_divergence_is_one_line_and_exit_code_3(data, tmp_path, capsys):
@@ -219,7 +295,9 @@ def test_a_bug_is_one_line_and_a_log(monkeypatch, capsys):
     def broken(*_):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("labelsieve.experiments.demo.compare", broken)
+    import labelsieve.experiments.demo
+
+    monkeypatch.setattr(labelsieve.experiments.demo, "compare", broken)
     assert execute(["demo"]) == 1
     error = capsys.readouterr().err
     assert "a bug in labelsieve (ZeroDivisionError)" in error and error.count("\n") == 1
@@ -275,7 +353,7 @@ def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
         assert not (pieces / "done").exists()
     code, out, error = finish(long_run(data, pieces, *more))
     assert code == 0, error
-    assert out.startswith("epoch ") and not out.startswith("epoch 1/")
+    assert "epoch 60/60" in out and "epoch 1/60" not in out
     assert comparable(pieces) == comparable(whole)
     for name in ("tables.safetensors", "model.safetensors"):
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()

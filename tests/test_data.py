@@ -73,13 +73,13 @@ def test_fortran_order_and_other_byte_orders_are_the_same_data(tmp_path):
         ({"images": IMAGES[:5]}, "5 images but 12 labels"),
         ({"images": IMAGES.astype(np.float32)}, "must be uint8 .* got float32"),
         ({"images": IMAGES[0]}, "must be uint8 of shape"),
-        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "got int64|must be"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "no samples"),
         ({"labels": LABELS - 1}, "label -1 at position 0 .* out of range: there are 2 classes"),
         ({"labels": LABELS, "classes": np.array(["a", "b"])}, "label 2 at position 2 .* 2 classes, 0 to 1"),
         ({"labels": LABELS / 2}, "whole numbers, got float64"),
         ({"labels": np.eye(12)}, "whole numbers"),
         ({"labels": np.array(["a"] * 12)}, "whole numbers"),
-        ({"images": np.array([{}] * 12)}, "cannot read .*: Object arrays cannot be loaded"),
+        ({"images": np.array([{}] * 12)}, "cannot read .*: it holds no plain arrays"),
     ],
 )
 def test_arrays_that_cannot_be_used_are_refused_by_name(tmp_path, arrays, reason):

@@ -28,6 +28,13 @@ def fixed_point(probs: Tensor) -> Tensor:
     return (probs * FIXED_POINT).round().long()
 
 
+def stack(sums: Tensor, probs: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    """Add predictions (N, B, K) to the sums (N, K, K) of their observed labels; returns what was added."""
+    amounts = fixed_point(torch.where(valid.unsqueeze(-1), probs, 0.0))
+    sums.index_add_(1, labels, amounts)
+    return amounts
+
+
 def uniform_penalty(num_classes: int, networks: int = 1) -> Tensor:
     """The neutral penalty labels: by the paper's theorem they leave the order of Criteria_OL as it is."""
     penalty = torch.full((networks, num_classes, num_classes), 1 / (num_classes - 1))
@@ -74,6 +81,14 @@ class CriteriaOL(Criterion):
 
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
         return observed_confidence(probs, labels)
+
+
+class CriteriaMargin(Criterion):
+    """Confidence in the observed label minus that in the likeliest other class; it remembers nothing."""
+
+    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
+        others = probs.scatter(-1, labels.expand(probs.shape[:-1]).unsqueeze(-1), -torch.inf)
+        return observed_confidence(probs, labels) - others.amax(-1)
 
 
 class CriteriaPL(Criterion):
@@ -123,10 +138,13 @@ class CriteriaPL(Criterion):
             self.stack(probs, labels, valid)
 
     def stack(self, probs: Tensor, labels: Tensor, valid: Tensor) -> None:
-        """Add predictions (N, B, K) to the sums of their observed labels."""
-        amounts = fixed_point(torch.where(valid.unsqueeze(-1), probs, 0.0))
-        self.sums.index_add_(1, labels, amounts)
-        self.columns.add_(amounts.sum(1))
+        """Add predictions to what the next penalty labels are made of."""
+        self.columns.add_(stack(self.sums, probs, labels, valid).sum(1))
+
+    def start_round(self, number: int) -> None:
+        self.penalty.copy_(uniform_penalty(self.num_classes, self.networks))
+        self.sums.zero_()
+        self.columns.zero_()
 
     def start_epoch(self, epoch: int) -> None:
         if self.update == "repredict" and epoch > 0 and not self._repredicted:
@@ -174,7 +192,12 @@ class CriteriaALL(CriteriaPL):
         return observed_confidence(probs, labels) + self.lam * super().forward(probs, labels)
 
 
-CRITERIA: dict[str, type[Criterion]] = {"ol": CriteriaOL, "pl": CriteriaPL, "all": CriteriaALL}
+CRITERIA: dict[str, type[Criterion]] = {
+    "ol": CriteriaOL,
+    "pl": CriteriaPL,
+    "all": CriteriaALL,
+    "margin": CriteriaMargin,
+}
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:

@@ -1,6 +1,7 @@
-"""Method: weigh the samples of a batch, then learn from those that count."""
+"""Method: weigh the samples of a batch, relabel them, then learn from those that count."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor, nn
 
 from labelsieve.core.losses import Loss
 from labelsieve.core.part import Part, Predict
+from labelsieve.core.regularizers import Regularizer
+from labelsieve.core.relabel import Relabel
 from labelsieve.core.weigh import Weigh
 
 
@@ -17,11 +20,16 @@ class Decision(NamedTuple):
     target: Tensor  # (N, B)  the label that is taught
     weight: Tensor  # (N, B)  how much it counts; 0 drops the sample
 
+    @property
+    def active(self) -> Tensor:
+        """(N) whether there is anything to learn from; if not, the network is left as it is."""
+        return (self.weight > 0).any(-1)
+
 
 class Step(NamedTuple):
     """One batch, decided and measured, but not yet remembered."""
 
-    loss: Tensor  # ()  the sum over the networks: each depends on its own logits alone
+    loss: Tensor  # ()  the sum over the networks
     losses: Tensor  # (N)
     probs: Tensor  # (N, B, K)  float32, no gradient
     decision: Decision
@@ -30,14 +38,30 @@ class Step(NamedTuple):
 class Method(nn.Module):
     """A loss that knows which labels to trust. Use it where a criterion stands: `loss = method(model(x), y)`.
 
-    Call start_epoch at the top of each epoch. In eval() it measures and observes nothing.
+    Call start_epoch at the top of each epoch. In eval() it measures and observes nothing. `rounds`: how often the
+    networks are trained from the start; `lr_scale`: what the learning rate is multiplied by in an epoch.
     """
 
-    def __init__(self, loss: Loss, weigh: Sequence[Weigh] = (), *, networks: int = 1) -> None:
+    def __init__(
+        self,
+        loss: Loss,
+        weigh: Sequence[Weigh] = (),
+        relabel: Relabel | None = None,
+        *,
+        regularizer: Regularizer | None = None,
+        networks: int = 1,
+        rounds: int = 1,
+        lr_scale: Callable[[int], float] | None = None,
+    ) -> None:
         super().__init__()
         self.loss = loss
         self.weigh = nn.ModuleList(weigh)
+        self.relabel = relabel
+        self.regularizer = regularizer
         self.networks = networks
+        self.rounds = rounds
+        self.lr_scale = lr_scale or unchanged
+        self.started = False
 
     @property
     def needs_index(self) -> bool:
@@ -48,17 +72,36 @@ class Method(nn.Module):
         """All parts, those inside other parts too."""
         return (module for module in self.modules() if isinstance(module, Part))
 
-    def forward(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        """The loss of a batch: logits (B, K), or (N, B, K) for methods with several networks."""
+    def forward(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        index: Tensor | None = None,
+        *,
+        model: nn.Module | None = None,
+        inputs: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch: logits (B, K), or (N, B, K) for methods with several networks.
+
+        `index`: positions of the samples in the data, for methods that remember them. `model` and `inputs`: for methods
+        with a regularizer.
+        """
+        if not self.started:
+            raise ValueError("call method.start_epoch(epoch) at the top of each epoch, counted from 0")
         step = self.step(logits, labels, index)
         if self.training:
             self.observe(step, labels, index)
-        return step.loss
+        if self.regularizer is None:
+            return step.loss
+        if model is None or inputs is None:
+            raise ValueError("this method looks at the model too: pass model= and inputs=")
+        extra: Tensor = self.regularizer(model, inputs, logits)
+        return step.loss + extra
 
     def step(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Step:
         """Decide and measure; a loop that may undo a step calls observe after it."""
-        labels = labels.long()
         logits = self._checked(logits, labels, index).float()
+        labels = labels.long()
         with torch.no_grad():
             probs = logits.softmax(-1)
             decision = self.decide(probs, labels, index)
@@ -71,6 +114,8 @@ class Method(nn.Module):
         weight = torch.ones_like(probs[..., 0])
         for part in self.weigh:
             weight = weight * part(probs, labels, index)
+        if self.relabel is not None:
+            target, weight = self.relabel(probs, labels, index, weight)
         return Decision(target, weight)
 
     @torch.no_grad()
@@ -80,16 +125,38 @@ class Method(nn.Module):
         for part in self.parts():
             part.observe(step.probs, labels.long(), index, valid)
 
+    def parameter_groups(self) -> list[dict[str, object]]:
+        """Parameters of the method itself (SOP's), to be given to an optimizer without momentum or decay."""
+        return [group for part in self.parts() for group in part.parameter_groups()]
+
+    @torch.no_grad()
+    def start_round(self, number: int) -> None:
+        """Tell every part that the networks start anew; only methods with several rounds need it."""
+        for part in self.parts():
+            part.start_round(number)
+
+    @torch.no_grad()
     def start_epoch(self, epoch: int) -> None:
         """Tell every part that an epoch begins, counted from 0."""
+        self.started = True
         for part in self.parts():
             part.start_epoch(epoch)
 
     @torch.no_grad()
     def end_epoch(self, predict: Predict | None = None) -> None:
-        """Tell every part that an epoch is over. Only methods that predict the training set again need it."""
+        """Tell every part that an epoch is over. Only methods that predict the training set again need it.
+
+        `predict()` yields batches of probabilities in eval mode, (B, K) or (N, B, K), labels (B) and index (B), until
+        every training sample was there once.
+        """
         for part in self.parts():
-            part.end_epoch(predict)
+            part.end_epoch(predict and partial(with_network_axis, predict))
+
+    @torch.no_grad()
+    def end_round(self, predict: Predict) -> None:
+        """Tell every part that the networks are trained; only methods with several rounds need it."""
+        for part in self.parts():
+            part.end_round(partial(with_network_axis, predict))
 
     def tables(self) -> dict[str, Tensor]:
         """What the parts have learnt about the labels, such as the penalty labels (N, K, K)."""
@@ -98,6 +165,8 @@ class Method(nn.Module):
     def _checked(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         if self.needs_index and index is None:
             raise ValueError("this method remembers single samples: pass index=, their positions in the data")
+        if labels.is_floating_point():
+            raise ValueError(f"labels must be whole numbers, got {labels.dtype}")
         if logits.dim() == 2 and self.networks == 1:
             logits = logits.unsqueeze(0)
         if logits.dim() != 3 or logits.shape[:2] != (self.networks, *labels.shape):
@@ -105,4 +174,19 @@ class Method(nn.Module):
             raise ValueError(
                 f"logits must be {wanted} and labels (B), got {tuple(logits.shape)} and {tuple(labels.shape)}"
             )
+        for part in self.parts():
+            if getattr(part, "num_classes", logits.shape[-1]) != logits.shape[-1]:
+                raise ValueError(
+                    f"the method was made for {part.num_classes} classes, the logits have {logits.shape[-1]}"
+                )
         return logits
+
+
+def unchanged(epoch: int) -> float:
+    return 1.0
+
+
+def with_network_axis(predict: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Predictions of one network may come as (B, K)."""
+    for probs, labels, index in predict():
+        yield probs.unsqueeze(0) if probs.dim() == 2 else probs, labels, index

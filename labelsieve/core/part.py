@@ -19,12 +19,22 @@ class Part(nn.Module):
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
         """Remember a step, in place. `valid` (N, B): False where a prediction is not finite or the step was undone."""
 
+    def start_round(self, number: int) -> None:
+        """Forget what a restart of the networks makes void; called for every round, counted from 0."""
+
     def start_epoch(self, epoch: int) -> None:
-        """Fill the tensors that change with the epoch, counted from 0."""
+        """Fill the tensors that change with the epoch, counted from 0 in each round."""
 
     def end_epoch(self, predict: Predict | None) -> None:
         """Turn what the epoch gathered into what the next one uses."""
 
+    def end_round(self, predict: Predict) -> None:
+        """Learn what only a trained network can tell, before the networks start anew."""
+
     def tables(self) -> dict[str, Tensor]:
         """What it has learnt about the labels that is worth looking at, by name."""
         return {}
+
+    def parameter_groups(self) -> list[dict[str, object]]:
+        """Parameters of its own with their learning rates, for an optimizer without momentum or decay."""
+        return []

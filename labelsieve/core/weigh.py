@@ -7,8 +7,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.criteria import Criterion
-from labelsieve.core.part import Part
+from labelsieve.core.criteria import Criterion, observed_confidence
+from labelsieve.core.part import Part, Predict
 
 LARGEST_DENOMINATOR = 10**9  # of a kept share: its product with any batch size stays far inside int64
 
@@ -25,14 +25,29 @@ def kept_share(noise_rate: float) -> Fraction:
     return 1 - exact_fraction(noise_rate)
 
 
-def kept_count(candidates: int, share: Tensor) -> Tensor:
-    """ceil(share * candidates), at least one, in whole numbers; `share` is a (numerator, denominator) pair."""
-    return ((candidates * share[0] + share[1] - 1) // share[1]).clamp(min=1)
+def constant_share(share: Fraction, epoch: int) -> Fraction:
+    """The same in every epoch."""
+    return share
 
 
-def top(scores: Tensor, count: Tensor) -> Tensor:
+def ramped_share(noise_rate: float, ramp: int, epoch: int) -> Fraction:
+    """Co-teaching's R(t): from all samples down to 1 - ε within `ramp` epochs."""
+    if ramp < 1:
+        raise ValueError(f"ramp must be at least 1 epoch, got {ramp}")
+    return 1 - (1 - kept_share(noise_rate)) * min(Fraction(1), Fraction(epoch + 1, ramp))
+
+
+def kept_count(candidates: int | Tensor, share: Tensor) -> Tensor:
+    """ceil(share * candidates), at least one if there is any; `share` is a (numerator, denominator) pair."""
+    return (candidates * share[0] + share[1] - 1) // share[1] + ((share[0] == 0) & (candidates > 0))
+
+
+def top(scores: Tensor, count: Tensor, candidates: Tensor | None = None) -> Tensor:
     """True for the `count` highest scores of each row; the earlier of equals first, what is not finite last."""
-    scores = torch.where(scores.isfinite(), scores, -torch.inf)  # sort would put NaN first
+    last = torch.finfo(scores.dtype).min
+    scores = torch.where(scores.isfinite(), scores, last)  # sort would put NaN first
+    if candidates is not None:
+        scores = torch.where(candidates, scores, -torch.inf)
     order = scores.argsort(dim=-1, descending=True, stable=True)
     place = torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, place) < count
@@ -47,22 +62,148 @@ class Weigh(Part, ABC):
 
 
 class Select(Weigh):
-    """Weight 1 for the share of the batch that looks cleanest, 0 for the rest; everything during warm-up."""
+    """Weight 1 for the share of the batch that looks cleanest, 0 for the rest; everything during warm-up.
 
-    def __init__(self, criterion: Criterion, keep: Callable[[int], Fraction], *, warmup: int = 0) -> None:
+    exchange: each network learns from what the other chose (Co-teaching). disagree_from: from this epoch on, only
+    samples on which the networks disagree are candidates (Co-teaching+); where there is none, nothing is learnt, or the
+    whole batch with or_everything. joint: one choice from the mean score (JoCoR).
+    """
+
+    def __init__(
+        self,
+        criterion: Criterion,
+        keep: Callable[[int], Fraction],
+        *,
+        warmup: int = 0,
+        exchange: bool = False,
+        disagree_from: int | None = None,
+        or_everything: bool = False,
+        joint: bool = False,
+    ) -> None:
         super().__init__()
         if warmup < 0:
             raise ValueError(f"warm-up must be 0 or more epochs, got {warmup}")
         self.criterion = criterion
         self.keep = keep
         self.warmup = warmup
+        self.exchange = exchange
+        self.disagree_from = disagree_from
+        self.or_everything = or_everything
+        self.joint = joint
         self.share = nn.Buffer(torch.ones(2, dtype=torch.int64))  # numerator, denominator
+        self.agreed_too = nn.Buffer(torch.tensor(True))  # samples on which the networks agree are candidates
         self.start_epoch(0)
 
     def start_epoch(self, epoch: int) -> None:
         share = Fraction(1) if epoch < self.warmup else self.keep(epoch)
         self.share.copy_(torch.tensor(share.as_integer_ratio()))
+        self.agreed_too.fill_(self.disagree_from is None or epoch < self.disagree_from)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         scores = self.criterion(probs, labels)
-        return top(scores, kept_count(scores.shape[-1], self.share)).to(probs.dtype)
+        if self.joint:
+            scores = scores.mean(0).expand_as(scores)
+        if self.disagree_from is None:
+            selected = top(scores, kept_count(scores.shape[-1], self.share))
+        else:
+            guesses = probs.argmax(-1)
+            candidates = (guesses != guesses[:1]).any(0) | self.agreed_too
+            if self.or_everything:
+                candidates = candidates | ~candidates.any()
+            selected = top(scores, kept_count(candidates.sum(), self.share), candidates)
+        return (selected.flip(0) if self.exchange else selected).to(probs.dtype)
+
+
+class ActiveBias(Weigh):
+    """Samples whose confidence in the observed label varies count more: sqrt(v + v²/(n-1)) + smoothness, mean 1."""
+
+    needs_index = True
+
+    def __init__(self, num_samples: int, networks: int = 1, *, warmup: int = 0, smoothness: float = 0.2) -> None:
+        super().__init__()
+        self.warmup = warmup
+        self.smoothness = smoothness
+        self.count = nn.Buffer(torch.zeros(networks, num_samples))  # Welford's running mean and squared deviations
+        self.mean = nn.Buffer(torch.zeros(networks, num_samples))
+        self.squares = nn.Buffer(torch.zeros(networks, num_samples))
+        self.weighing = nn.Buffer(torch.tensor(warmup == 0))
+
+    def start_round(self, number: int) -> None:
+        for memory in (self.count, self.mean, self.squares):
+            memory.zero_()
+
+    def start_epoch(self, epoch: int) -> None:
+        self.weighing.fill_(epoch >= self.warmup)
+
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        count = self.count[:, index]
+        variance = self.squares[:, index] / count.clamp(min=1)
+        spread = (variance + variance.square() / (count - 1).clamp(min=1)).sqrt()
+        weight = torch.where(count < 2, 0.0, spread) + self.smoothness
+        return torch.where(self.weighing, weight / weight.mean(-1, keepdim=True), 1.0)
+
+    def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
+        confidence = observed_confidence(probs, labels)
+        count = self.count[:, index] + 1
+        before = self.mean[:, index]
+        mean = before + (confidence - before) / count
+        squares = self.squares[:, index] + (confidence - before) * (confidence - mean)
+        for memory, now in ((self.count, count), (self.mean, mean), (self.squares, squares)):
+            memory[:, index] = torch.where(valid, now, memory[:, index])
+
+
+class Prune(Weigh):
+    """Truncated GCE's pruning: every few epochs, samples whose confidence in their label is at most k are left out."""
+
+    needs_index = True
+
+    def __init__(
+        self, num_samples: int, networks: int = 1, *, k: float = 0.5, start: int = 40, every: int = 10
+    ) -> None:
+        super().__init__()
+        if not 0 < k < 1:
+            raise ValueError(f"k must be between 0 and 1, got {k}")
+        if every < 1 or start < 0:
+            raise ValueError(f"start must be at least 0 and every at least 1, got {start} and {every}")
+        self.k, self.start, self.every = k, start, every
+        self.epoch = 0
+        self.kept = nn.Buffer(torch.ones(networks, num_samples, dtype=torch.bool))
+
+    def start_round(self, number: int) -> None:
+        self.kept.fill_(True)
+
+    def start_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def end_epoch(self, predict: Predict | None) -> None:
+        next_epoch = self.epoch + 1
+        if next_epoch < self.start or (next_epoch - self.start) % self.every:
+            return
+        if predict is None:
+            raise ValueError("pruning predicts the training set again: call method.end_epoch(predict)")
+        for probs, labels, index in predict():
+            self.kept[:, index] = observed_confidence(probs, labels) > self.k
+
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        return self.kept[:, index].to(probs.dtype)
+
+
+class Sieve(Weigh):
+    """CORES²: from some epoch on, keep samples whose loss is at most the mean loss over all labels."""
+
+    def __init__(self, *, start: int) -> None:
+        super().__init__()
+        self.start = start
+        self.sieving = nn.Buffer(torch.tensor(start == 0))
+
+    def start_epoch(self, epoch: int) -> None:
+        self.sieving.fill_(epoch >= self.start)
+
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        return (sieved(probs, labels) | ~self.sieving).to(probs.dtype)
+
+
+def sieved(probs: Tensor, labels: Tensor) -> Tensor:
+    """Whether -log p of the label is at most the mean of -log p over the classes, (N, B)."""
+    logs = probs.clamp(min=1e-8).log()
+    return observed_confidence(logs, labels) >= logs.mean(-1)

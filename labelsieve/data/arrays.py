@@ -15,6 +15,7 @@ from labelsieve.data.resident import Labelled
 from labelsieve.errors import InputError
 
 Array = np.ndarray[Any, Any]
+MOST_CHANNELS = 16
 KEYS = "images, labels and, as you like, test_images, test_labels, classes"
 
 
@@ -30,8 +31,13 @@ def image_tensor(images: Array, source: str) -> Tensor:
     """(n, H, W) or (n, H, W, C) uint8 -> (n, C, H, W)."""
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or 0 in images.shape:
         raise InputError(
-            f"images in {source} must be uint8 of shape (n, height, width) or (n, height, width, channels), "
+            f"{source}: images must be uint8, 0 to 255, of shape (n, height, width) or (n, height, width, channels), "
             f"got {images.dtype} {images.shape}"
+        )
+    if images.ndim == 4 and images.shape[3] > MOST_CHANNELS:
+        raise InputError(
+            f"{source}: images have {images.shape[3]} channels; "
+            "if they are channels first, use images.transpose(0, 2, 3, 1)"
         )
     channels_last = images[..., None] if images.ndim == 3 else images
     return torch.from_numpy(np.ascontiguousarray(channels_last.transpose(0, 3, 1, 2)))
@@ -40,7 +46,10 @@ def image_tensor(images: Array, source: str) -> Tensor:
 def label_tensor(labels: Array, num_classes: int, source: str) -> Tensor:
     """Whole numbers from 0 to num_classes - 1."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise InputError(f"labels in {source} must be a row of whole numbers, got {labels.dtype} {labels.shape}")
+        raise InputError(
+            f"{source}: labels must be a row of whole numbers, got {labels.dtype} {labels.shape}; "
+            "names become numbers by np.unique(labels, return_inverse=True)"
+        )
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if len(wrong):
         raise InputError(
@@ -58,6 +67,8 @@ def _reading(path: Path, needed: str) -> Iterator[None]:
         if isinstance(error, InputError):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "pickle" in reason:
+            reason = "it holds no plain arrays"
         raise InputError(f"cannot read {path}: {reason}; {needed}") from error
 
 
@@ -87,8 +98,11 @@ def read_npz(path: Path) -> tuple[Labelled, Labelled | None]:
             raise InputError(f"{path} has no {key!r} (it has: {', '.join(arrays)}); it needs {KEYS}")
     classes = _classes(arrays, path)
     train = labelled(arrays["images"], arrays["labels"], classes, str(path))
-    if "test_images" not in arrays or "test_labels" not in arrays:
+    if "test_images" not in arrays and "test_labels" not in arrays:
         return train, None
+    for key in ("test_images", "test_labels"):
+        if key not in arrays:
+            raise InputError(f"{path} has no {key!r}; a test set needs test_images and test_labels")
     return train, labelled(arrays["test_images"], arrays["test_labels"], classes, str(path))
 
 
@@ -101,8 +115,11 @@ def read_labels(path: Path, classes: Sequence[str], count: int) -> Tensor:
 
 
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str]) -> None:
-    """A label file that read_labels reads back."""
+    """A label file that read_labels reads back: .npy as numbers, anything else as .csv with names."""
     try:
+        if path.suffix == ".npy":
+            np.save(path, labels.numpy())
+            return
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["index", "label"])
@@ -116,7 +133,8 @@ def _classes(arrays: dict[str, Array], path: Path) -> list[str]:
         return [str(name) for name in arrays["classes"].tolist()]
     labels = arrays["labels"]
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise InputError(f"labels in {path} must be a row of whole numbers, got {labels.dtype} {labels.shape}")
+        label_tensor(labels, 1, str(path))  # says what is wrong with them
+        raise InputError(f"{path} has no samples")
     return [str(number) for number in range(int(labels.max()) + 1)]
 
 

@@ -10,25 +10,28 @@ from labelsieve.data.fashion import CLASSES
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.experiments.spec import Experiment, planned
 from labelsieve.experiments.sweep import folder_of, sweep
-from labelsieve.methods import Problem, make
+from labelsieve.methods import METHODS, Problem, make
+from labelsieve.noise import transition
 from labelsieve.progress import live_bar
 from labelsieve.report.comparison import comparison, markdown, paired_differences
 from labelsieve.report.picture import draw
 from labelsieve.report.records import by_method, read_run
 
 PAPERS_OWN = "mentornet-prop"
+MOST_CURVES = 6  # in one picture
 
 
 def compare(noise: str, rate: float, seeds: int, methods: list[str], out: Path) -> None:
     """Train every method on every seed's noise, then show what came of it."""
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}")
-    for method in methods:
-        make(method, Problem(len(CLASSES), rate))  # refuses a wrong name or rate before anything runs
+    transition(noise, len(CLASSES), rate)  # refuses wrong noise before anything runs
+    for name, criterion in map(named, methods):
+        make(name, Problem(len(CLASSES), rate, num_samples=1), criterion)  # and a wrong method
     experiments = [
-        planned("fashion", noise=noise, rate=rate, noise_rate=rate, method=method, seed=seed)
+        planned("fashion", noise=noise, rate=rate, noise_rate=rate, method=name, criterion=criterion, seed=seed)
         for seed in range(seeds)
-        for method in methods
+        for name, criterion in map(named, methods)
     ]
     print(f"{len(experiments)} runs: {', '.join(methods)}; {100 * rate:g}% {noise} noise; {seeds} seeds", flush=True)
     run_all(experiments, out)
@@ -37,9 +40,21 @@ def compare(noise: str, rate: float, seeds: int, methods: list[str], out: Path) 
     show(table)
     print("\n".join(paired_differences(groups, PAPERS_OWN)))
     (out / "table.md").write_text(markdown(table) + "\n", encoding="utf-8")
+    few = {method: groups[method] for method in list(groups)[:MOST_CURVES]}
     picture = out / f"{noise}-{rate:g}.png"
-    draw(groups, CLASSES, f"Fashion-MNIST, 6,000 images, {100 * rate:g}% {noise} noise, {seeds} seeds", picture)
+    draw(few, CLASSES, f"Fashion-MNIST, 6,000 images, {100 * rate:g}% {noise} noise, {seeds} seeds", picture)
     print(f"picture: {picture}")
+
+
+def expanded(methods: str) -> list[str]:
+    """The methods that a person names with commas between them; all of them for `all`."""
+    return [*METHODS, "co-teaching:all"] if methods == "all" else methods.split(",")
+
+
+def named(method: str) -> tuple[str, str | None]:
+    """co-teaching:all is the method co-teaching with the criterion all."""
+    name, _, criterion = method.partition(":")
+    return name, criterion or None
 
 
 def run_all(experiments: list[Experiment], out: Path) -> None:

@@ -31,6 +31,7 @@ class RunFolder:
         return (self.path / "done").exists()
 
     def __enter__(self) -> "RunFolder":
+        self._refuse_strangers()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -53,14 +54,18 @@ class RunFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._lock)
 
+    def _refuse_strangers(self) -> None:
+        """A folder with files but no run in it is somebody's work."""
+        if self.path.is_dir() and not (self.path / "spec.json").exists():
+            strangers = [p.name for p in self.path.iterdir() if p.name != "lock"]
+            if strangers:
+                raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")
+
     def claim(self, experiment: Experiment, fingerprint: str, versions: dict[str, str]) -> None:
         """Write the specification, or make sure that the one here is the same."""
         path = self.path / "spec.json"
         spec = {"experiment": experiment.as_dict(), "data": fingerprint}
         if not path.exists():
-            strangers = [p.name for p in self.path.iterdir() if p.name != "lock"]
-            if strangers:
-                raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")
             write_atomically(path, json.dumps({**spec, "versions": versions}, indent=1).encode())
             return
         for name, was, now in differences(read_json(path), spec):
@@ -76,9 +81,13 @@ class RunFolder:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Where two specifications disagree: field, old and new value."""
+    """Where two specifications disagree: field, old and new value. Where the data lies is not compared: what it is, is."""
     before, after = ({**spec.get("experiment", {}), "data's fingerprint": spec.get("data")} for spec in (old, new))
-    return [(name, before.get(name), value) for name, value in after.items() if before.get(name) != value]
+    return [
+        (name, before.get(name), value)
+        for name, value in after.items()
+        if before.get(name) != value and name not in ("data", "labels")
+    ]
 
 
 def read_json(path: Path) -> dict[str, Any]:

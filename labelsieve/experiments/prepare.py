@@ -1,6 +1,7 @@
 """prepare: all that an experiment needs, so that whatever can be refused is refused before anything is written."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,19 +9,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelsieve import noise
 from labelsieve.core.method import Method
 from labelsieve.data import Labelled, load_data
 from labelsieve.data.arrays import load_npy, read_labels
+from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
 from labelsieve.experiments.spec import Experiment
 from labelsieve.methods import Problem, make
 from labelsieve.models import make_model
 from labelsieve.models.networks import Networks, make_networks
+from labelsieve.predict import load
 from labelsieve.randomness import generator
 from labelsieve.train import Training
+from labelsieve.train.loop import MakeNetworks
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Prepared:
     train: Labelled
     valid: Labelled | None
     test: Labelled | None
-    networks: Networks
+    make_networks: MakeNetworks
     method: Method
     training: Training
     fingerprint: str
@@ -44,9 +48,18 @@ def prepare(experiment: Experiment) -> Prepared:
     fingerprint = digest(train, test)
     train, valid = hold_out(train, experiment.valid, experiment.seed)
     num_classes, (channels, height, width) = train.num_classes, train.images.shape[1:]
-    problem = Problem(num_classes, experiment.noise_rate, experiment.warmup)
+    problem = Problem(num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
     make_one = partial(make_model, experiment.model, (channels, height, width), num_classes)
+    check_fit(make_one(), train, test, experiment.model)
+    start = first_weights(experiment.init, make_one)
+
+    def networks_of(number: int) -> Networks:
+        networks = make_networks(make_one, method.networks, experiment.seed, number)
+        for network in networks if start else ():
+            network.load_state_dict(start)
+        return networks.to(device)
+
     training = Training(
         epochs=experiment.epochs,
         batch=experiment.batch,
@@ -58,11 +71,42 @@ def prepare(experiment: Experiment) -> Prepared:
         train.to(device),
         valid and valid.to(device),
         test and test.to(device),
-        make_networks(make_one, method.networks, experiment.seed).to(device),
+        networks_of,
         method,
         training,
         fingerprint,
     )
+
+
+def check_fit(network: nn.Module, train: Labelled, test: Labelled | None, name: str) -> None:
+    """Refuse images that the network cannot take, and a test set of another shape."""
+    if test is not None and test.images.shape[1:] != train.images.shape[1:]:
+        was, now = tuple(train.images.shape[1:]), tuple(test.images.shape[1:])
+        raise InputError(
+            f"the test images are {now} (channels, height, width), the training images {was}; make them alike"
+        )
+    try:
+        network.eval()(train.inputs(torch.arange(1)))
+    except RuntimeError as error:
+        channels, height, width = train.images.shape[1:]
+        raise InputError(
+            f"{name} cannot take images of {height} x {width} pixels with {channels} channels; "
+            "images are (n, height, width, channels), channels last"
+        ) from error
+
+
+def first_weights(run: str | None, make_one: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    """The weights of an earlier run to start from, or nothing."""
+    if run is None:
+        return {}
+    weights = load(run).network.state_dict()
+    try:
+        make_one().load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(
+            f"the model of {run} has another shape than this experiment's; give the same --model"
+        ) from error
+    return weights
 
 
 def with_labels(experiment: Experiment, train: Labelled) -> Labelled:
@@ -87,6 +131,8 @@ def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Te
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read the noise matrix {path}: {error}") from error
         return noise.checked_matrix(torch.from_numpy(rows), num_classes)
+    if noise_map and kind != "asymmetric":
+        raise InputError(f"a noise map goes with asymmetric noise, not with {kind}")
     options: dict[str, Any] = {"mapping": parsed_map(noise_map)} if noise_map else {}
     return noise.transition(kind, num_classes, rate, **options)
 
@@ -119,10 +165,3 @@ def digest(*sets: Labelled | None) -> str:
             sha.update(data.images.numpy().data)
             sha.update(data.labels.numpy().data)
     return sha.hexdigest()[:16]
-
-
-def usable_device(name: str) -> torch.device:
-    try:
-        return torch.zeros(1, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name!r} cannot be used here; try --device cpu") from error

@@ -8,6 +8,7 @@ import torch
 
 import labelsieve
 from labelsieve import noise
+from labelsieve.devices import device_name
 from labelsieve.experiments.folder import RunFolder
 from labelsieve.experiments.prepare import Prepared, prepare
 from labelsieve.experiments.spec import Experiment
@@ -31,7 +32,7 @@ def run(experiment: Experiment, path: Path, watcher: Watcher | None = None) -> b
             folder.record.cut(0)
             folder.record.append(opening(experiment, prepared))
         result = fit(
-            prepared.networks,
+            prepared.make_networks,
             prepared.method,
             prepared.train,
             prepared.test,
@@ -52,7 +53,7 @@ def opening(experiment: Experiment, prepared: Prepared) -> Row:
         "event": "start",
         "samples": len(train),
         "classes": train.num_classes,
-        "parameters": sum(p.numel() for p in prepared.networks.parameters()),
+        "parameters": sum(p.numel() for p in prepared.make_networks(0).parameters()),
         "device": device_name(experiment.device),
         "versions": versions(),
     }
@@ -83,15 +84,12 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
 
 
 def errors(rows: list[Row]) -> dict[str, float]:
-    """The test errors that are talked about: the paper's best, and the honest last."""
-    every = [row["test_error"] for row in rows if "test_error" in row]
+    """The test errors that are talked about, of the last round: the paper's best, and the honest last."""
+    last_round = rows[-1].get("round")
+    every = [row["test_error"] for row in rows if "test_error" in row and row.get("round") == last_round]
     if not every:
         return {}
     return {"best": min(every), "last": every[-1], "last_ten": sum(every[-10:]) / len(every[-10:])}
-
-
-def device_name(name: str) -> str:
-    return torch.cuda.get_device_name(name) if name.startswith("cuda") else f"{platform.machine()} {name}"
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shlex
 import sys
 import time
 from contextlib import ExitStack
@@ -10,12 +11,13 @@ from typing import Any
 
 import torch
 
-from labelsieve import noise
+from labelsieve import noise as label_noise
 from labelsieve.data import Labelled, load_data
 from labelsieve.data.arrays import load_npy, load_npz, write_labels
+from labelsieve.devices import best_device, device_name
 from labelsieve.errors import InputError
 from labelsieve.experiments.prepare import Prepared, noise_matrix, prepare
-from labelsieve.experiments.run import device_name, run
+from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import Experiment, planned
 from labelsieve.predict import Predictor, load
 from labelsieve.progress import watching
@@ -26,35 +28,77 @@ TIMED_STEPS = 3
 
 
 def from_options(
-    data: str, *, noise_rate: float | None, rate: float, device: str, threads: int | None, **given: Any
+    data: str,
+    *,
+    noise: str | None,
+    rate: float | None,
+    noise_rate: float | None,
+    device: str,
+    threads: int | None,
+    **given: Any,
 ) -> Experiment:
     """The experiment that a person's options mean."""
+    if noise is None and rate is not None:
+        raise InputError("--rate is the rate of added noise: say --noise too, or --noise-rate for noise that is there")
+    if noise in label_noise.KINDS and rate is None:
+        raise InputError(f"say --rate, the share of labels that {noise} noise makes wrong")
     if noise_rate is None:
-        noise_rate = told_rate(data, rate, **given)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    threads = threads or os.cpu_count() or 1
-    return planned(data, noise_rate=noise_rate, rate=rate, device=device, threads=threads, **given)
-
-
-def told_rate(data: str, rate: float, *, noise: str | None, labels: str | None, method: str, **_: Any) -> float:
-    """The noise rate when a person names none: that of the noise they added, none for clean data."""
-    if noise is not None or method == "default" or (data == "fashion" and labels is None):
-        return rate
-    raise InputError(
-        f"say --noise-rate, the share of labels that you believe wrong: {method} keeps the rest of a batch"
+        noise_rate = told_rate(data, noise, rate, **given)
+    return planned(
+        data,
+        noise=noise,
+        rate=rate,
+        noise_rate=noise_rate,
+        device=best_device() if device == "auto" else device,
+        threads=(os.cpu_count() or 1) if threads is None else threads,
+        **given,
     )
+
+
+def told_rate(data: str, noise: str | None, rate: float | None, *, method: str, labels: str | None, **_: Any) -> float:
+    """The noise rate when a person names none: that of the noise they added, none for data that is clean."""
+    if noise in ("pair", "symmetry", "mixed") and rate is not None:
+        return rate
+    if method == "default" or (data == "fashion" and noise is None and labels is None):
+        return 0.0
+    raise InputError(f"say --noise-rate, the share of all labels that you believe wrong: {method} keeps the rest")
 
 
 def train(experiment: Experiment, path: Path) -> None:
     """Train in this folder and say how it went."""
+    torch.set_num_threads(experiment.threads)
+    print("\n".join(understood(experiment, prepare(experiment))), flush=True)
     with watching(experiment.epochs) as watcher:
         ran = run(experiment, path, watcher)
     done = read_run(path)
-    print(f"{'trained' if ran else 'already trained'}: {path}")
+    print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
     if "last" in done.end:
         print(f"test error {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% at best")
-    print(f"use it: labelsieve predict {path} DATA, or labelsieve.load({str(path)!r})")
+    print(f"use it: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
+
+
+def understood(experiment: Experiment, prepared: Prepared) -> list[str]:
+    """Data, method and network in words, so that a misunderstanding shows before it costs anything."""
+    train = prepared.train
+    facts = [f"{len(train):,} samples of {train.num_classes} classes"]
+    facts.append(f"{len(prepared.test):,} for the test" if prepared.test else "no test set")
+    if prepared.valid:
+        facts.append(f"{len(prepared.valid):,} held out to choose the epoch")
+    if train.clean is not None:
+        wrong = (train.clean != train.labels).double().mean().item()
+        facts.append(f"{100 * wrong:.1f}% of the training labels differ from the data's own")
+    absent = [train.classes[k] for k, n in enumerate(train.labels.bincount(minlength=train.num_classes)) if n == 0]
+    if absent:
+        facts.append(f"no sample of {', '.join(absent[:5])}{' and others' if len(absent) > 5 else ''}")
+    networks = f", {prepared.method.networks} networks" if prepared.method.networks > 1 else ""
+    parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
+    criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
+    return [
+        f"data:    {experiment.data}: {', '.join(facts)}",
+        f"method:  {experiment.method}{criterion}, told that {100 * experiment.noise_rate:g}% of the labels are wrong; "
+        f"warm-up of {experiment.warmup} epochs",
+        f"network: {experiment.model}, {parameters:,} parameters{networks}",
+    ]
 
 
 def forecast(experiment: Experiment, path: Path) -> str:
@@ -63,39 +107,29 @@ def forecast(experiment: Experiment, path: Path) -> str:
     prepared = prepare(experiment)
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
-    parameters = sum(p.numel() for p in prepared.networks.parameters())
-    held_out = f", {len(prepared.valid):,} held out" if prepared.valid else ""
-    tested = f", {len(prepared.test):,} for the test" if prepared.test else ", no test set"
-    wrong = ""
-    if prepared.train.clean is not None:
-        share = (prepared.train.clean != prepared.train.labels).float().mean().item()
-        wrong = f"; {100 * share:.1f}% of the training labels differ from the data's own"
+    rounds = prepared.method.rounds
+    total = duration(rounds * experiment.epochs * steps * seconds)
     return "\n".join(
         [
-            f"data:    {experiment.data}, {len(prepared.train):,} samples of {prepared.train.num_classes} classes"
-            f"{held_out}{tested}{wrong}",
-            f"method:  {experiment.method}, told that {100 * experiment.noise_rate:g}% of the labels are wrong; "
-            f"selecting begins after {experiment.warmup} epochs",
-            f"network: {experiment.model}, {parameters:,} parameters"
-            + (f" in {prepared.method.networks} networks" if prepared.method.networks > 1 else ""),
-            f"cost:    {experiment.epochs} epochs of {steps} steps at {1000 * seconds:.1f} ms: about "
-            f"{duration(experiment.epochs * steps * seconds)} on {device_name(experiment.device)}",
-            f"folder:  {path}{' (exists: would go on, or is done)' if path.exists() else ''}",
+            *understood(experiment, prepared),
+            f"cost:    {f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
+            f"{1000 * seconds:.1f} ms: about {total} on {device_name(experiment.device)}",
+            f"folder:  {path}{' (exists)' if path.exists() else ''}",
         ]
     )
 
 
 def seconds_per_step(prepared: Prepared) -> float:
     """Timed on real batches, the first of which is not counted."""
-    learner = Learner(prepared.networks, prepared.method.to(prepared.train.labels.device), prepared.training)
-    prepared.networks.train()
+    networks = prepared.make_networks(0).train()
+    learner = Learner(networks, prepared.method.to(prepared.train.labels.device), prepared.training)
     size = prepared.training.batch
     index = torch.arange(min(size, len(prepared.train)), device=prepared.train.labels.device)
     for step in range(1 + TIMED_STEPS):
         if step == 1:
             began = time.perf_counter()
-        happened = learner.step(prepared.train.inputs(index), prepared.train.labels[index], index).happened
-        happened.tolist()  # waits for the device
+        finite = learner.step(prepared.train.inputs(index), prepared.train.labels[index], index).finite
+        finite.tolist()  # waits for the device
     return (time.perf_counter() - began) / TIMED_STEPS
 
 
@@ -110,7 +144,7 @@ def classify(run_path: Path, data: str, out: Path | None, device: str) -> None:
     """Write a table with the predicted class of every image."""
     predictor = load(run_path, device)
     images, given = images_of(data, predictor)
-    probs = predictor.predict_proba(images)
+    probs = predictor.predict_proba(images, data)
     rows = [(i, predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
     try:
         with ExitStack() as stack:
@@ -141,13 +175,13 @@ def images_of(data: str, predictor: Predictor) -> tuple[Any, list[str] | None]:
 def write_noise(data: str, kind: str, rate: float, noise_map: str, exact: bool, seed: int, out: Path) -> None:
     """Corrupt a dataset's labels into a file, and show the matrix that came of it."""
     train, _ = load_data(data)
-    num_classes = train.num_classes
-    noisy = noise.corrupt(train.labels, noise_matrix(kind, rate, noise_map, num_classes), seed, exact=exact)
+    matrix = noise_matrix(kind, rate, noise_map, train.num_classes)
+    noisy = label_noise.corrupt(train.labels, matrix, seed, exact=exact)
     write_labels(out, noisy, train.classes)
-    counts = noise.realised(train.labels, noisy, num_classes)
+    counts = label_noise.realised(train.labels, noisy, train.num_classes)
     share = 1 - counts.diagonal().sum().item() / len(train)
     print(f"{out}: {len(train):,} labels, {100 * share:.2f}% changed")
-    if num_classes <= 20:
+    if train.num_classes <= 20:
         width = max(len(name) for name in train.classes)
         print("in samples, a row per true class, a column per label:")
         for name, row in zip(train.classes, counts.tolist(), strict=True):

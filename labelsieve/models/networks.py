@@ -15,11 +15,11 @@ class Networks(nn.ModuleList):
         return torch.stack([network(x) for network in self])
 
 
-def make_networks(make_one: Callable[[], nn.Module], count: int, seed: int) -> Networks:
-    """Networks whose first weights depend on the seed and their place alone."""
+def make_networks(make_one: Callable[[], nn.Module], count: int, seed: int, number: int = 0) -> Networks:
+    """Networks whose first weights depend on the seed, the number of the round and their place alone."""
     networks = Networks()
     with torch.random.fork_rng(devices=[]):
         for place in range(count):
-            torch.manual_seed(derive(seed, "weights", place))
+            torch.manual_seed(derive(seed, "weights", number, place))
             networks.append(make_one())
     return networks

@@ -26,7 +26,7 @@ def comparison(groups: Mapping[str, Sequence[Run]]) -> list[list[str]]:
     table = [["method", "best test error %", "last test error %", "kept samples clean %", "seeds"]]
     for method, runs in groups.items():
         best, last = [run.end["best"] for run in runs], [run.end["last"] for run in runs]
-        clean = [100 * run.epochs[-1]["precision"] for run in runs]
+        clean = [100 * (run.epochs[-1]["precision"] or 0) for run in runs]
         table.append([method, shown(best), shown(last), shown(clean), str(len(runs))])
     return table
 

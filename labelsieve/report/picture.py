@@ -40,7 +40,7 @@ def draw(groups: Mapping[str, Sequence[Run]], classes: Sequence[str], title: str
     figure.suptitle(title)
     for colour, (method, runs) in zip(COLOURS * len(groups), groups.items(), strict=False):
         _band(axes[0], [run.series("test_error") for run in runs], method, colour)
-        _band(axes[1], [[100 * p for p in run.series("precision")] for run in runs], method, colour)
+        _band(axes[1], [[100 * (p or 0) for p in run.series("precision")] for run in runs], method, colour)
     warmup = max(run.spec["warmup"] for runs in groups.values() for run in runs)
     for axis, label in zip(axes, ("test error %", "kept samples with a right label %"), strict=False):
         axis.axvline(warmup + 0.5, color="0.6", linestyle=":", linewidth=1)

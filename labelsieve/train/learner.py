@@ -10,10 +10,10 @@ from labelsieve.train.protocol import Training
 
 
 class Outcome(NamedTuple):
-    """A step, and for which networks it happened: one that is not finite changes nothing."""
+    """A step, and for which networks it was finite: one that is not changes nothing."""
 
     step: Step
-    happened: Tensor  # (N) bool
+    finite: Tensor  # (N) bool
 
 
 class Learner:
@@ -28,6 +28,8 @@ class Learner:
         self.training = training
         self.optimizers = [sgd(network, training) for network in networks.children()]
         self.buffers = [flat_buffers(network) for network in networks.children()]
+        groups = method.parameter_groups()
+        self.own_optimizer = torch.optim.SGD(groups, lr=0.0, fused=True) if groups else None
 
     def step(self, inputs: Tensor, labels: Tensor, index: Tensor) -> Outcome:
         """Forward, decide, backward, update, remember."""
@@ -35,16 +37,23 @@ class Learner:
         with self.training.autocast(inputs.device):
             logits = self.networks(inputs)
         step = self.method.step(logits, labels, index)
-        step.loss.backward()
-        happened = step.losses.detach().isfinite() & self._finite_gradients()
-        self._update(happened, before)
-        self.method.observe(step, labels, index, happened)
-        return Outcome(step, happened)
+        self._loss(step, inputs, logits).backward()
+        finite = step.losses.detach().isfinite() & self._finite_gradients()
+        self._update(finite, step.decision.active, before)
+        self.method.observe(step, labels, index, finite)
+        return Outcome(step, finite)
 
     def set_lr(self, lr: float) -> None:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
+
+    def _loss(self, step: Step, inputs: Tensor, logits: Tensor) -> Tensor:
+        if self.method.regularizer is None:
+            return step.loss
+        with self.training.autocast(inputs.device):
+            extra: Tensor = self.method.regularizer(self.networks, inputs, logits)
+        return step.loss + extra
 
     def _finite_gradients(self) -> Tensor:
         norms = [
@@ -53,13 +62,22 @@ class Learner:
         ]
         return torch.stack(norms).isfinite()
 
-    def _update(self, happened: Tensor, before: list[list[Tensor]]) -> None:
-        for optimizer, ok, buffers, saved in zip(self.optimizers, happened, self.buffers, before, strict=True):
-            optimizer.found_inf = (~ok).float()  # type: ignore[attr-defined]  # the fused step then does nothing
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+    def _update(self, finite: Tensor, active: Tensor, before: list[list[Tensor]]) -> None:
+        """Step the optimizers of networks that have something finite to learn; undo the rest."""
+        for optimizer, learns in zip(self.optimizers, finite & active, strict=True):
+            guarded_step(optimizer, learns)
+        if self.own_optimizer is not None:
+            guarded_step(self.own_optimizer, finite.all())
+        for ok, buffers, saved in zip(finite, self.buffers, before, strict=True):
             for now, then in zip(buffers, saved, strict=True):
                 now.copy_(torch.where(ok, now, then))
+
+
+def guarded_step(optimizer: torch.optim.SGD, learns: Tensor) -> None:
+    """A step that does nothing, not even decay, where `learns` is False."""
+    optimizer.found_inf = (~learns).float()  # type: ignore[attr-defined]  # read by the fused kernel
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def sgd(network: nn.Module, training: Training) -> torch.optim.SGD:

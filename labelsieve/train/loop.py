@@ -1,6 +1,7 @@
-"""fit: train networks by a method, epoch by epoch, and resume exactly where a run was cut."""
+"""fit: train networks by a method, round by round and epoch by epoch, and resume exactly where a run was cut."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,18 +19,20 @@ from labelsieve.train.protocol import Samples, Training
 from labelsieve.train.record import Record, Row
 from labelsieve.train.signals import StopFlag
 
+MakeNetworks = Callable[[int], nn.Module]  # of a round; one child per network of the method, logits (N, B, K)
+
 
 class Watcher(Protocol):
     """Someone to show the progress to."""
 
-    def step(self, epoch: int, done: int, steps: int) -> None: ...
+    def step(self, done: int, total: int) -> None: ...
     def epoch(self, row: Row) -> None: ...
 
 
 class Nobody:
     """Watches nothing."""
 
-    def step(self, epoch: int, done: int, steps: int) -> None:
+    def step(self, done: int, total: int) -> None:
         pass
 
     def epoch(self, row: Row) -> None:
@@ -50,13 +53,13 @@ class Chosen:
 class Result:
     """What a finished training leaves."""
 
-    chosen: Chosen
+    chosen: Chosen  # of the last round
     tables: dict[str, Tensor]  # of the last epoch
     rows: list[Row]
 
 
 def fit(
-    networks: nn.Module,
+    make_networks: MakeNetworks,
     method: Method,
     train: Samples,
     test: Samples | None = None,
@@ -67,12 +70,14 @@ def fit(
     checkpoints: Checkpoints | None = None,
     watcher: Watcher | None = None,
 ) -> Result:
-    """Train `networks` (one child per network of the method, logits (N, B, K)) on the device they are on."""
-    run = _Run(networks, method, train, test, valid, training, record, checkpoints, watcher or Nobody())
+    """Train the networks of every round, on the device that they are made on."""
+    run = _Run(make_networks, method, train, test, valid, training, record, checkpoints, watcher or Nobody())
     with StopFlag() as stop:
         run.resume()
-        while run.epochs_done < training.epochs:
-            run.one_epoch(stop)
+        while run.round < method.rounds:
+            while run.epochs_done < training.epochs:
+                run.one_epoch(stop)
+            run.end_round()
     return Result(run.chosen, snapshot(method.tables()), run.rows)
 
 
@@ -80,7 +85,7 @@ def fit(
 class _Run:
     """A training under way."""
 
-    networks: nn.Module
+    make_networks: MakeNetworks
     method: Method
     train: Samples
     test: Samples | None
@@ -89,21 +94,20 @@ class _Run:
     record: Record | None
     checkpoints: Checkpoints | None
     watcher: Watcher
-    epochs_done: int = 0
+    round: int = 0
+    epochs_done: int = 0  # of the round
     chosen: Chosen = field(default_factory=Chosen)
     rows: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.device = next(self.networks.parameters()).device
-        self.learner = Learner(self.networks, self.method.to(self.device), self.training)
-        self.random = torch.Generator(self.device)
-        lend_generator(self.networks, self.random)
+        self._new_networks()
+        self.method.start_round(0)
 
     def one_epoch(self, stop: StopFlag) -> None:
         began = time.perf_counter()
         epoch = self.epochs_done
         reading = self._learn(epoch, stop)
-        self.method.end_epoch(lambda: predictions(self.networks, self.train, self.training))
+        self.method.end_epoch(self._predict)
         row = self._row(epoch, reading, began)
         self.epochs_done += 1
         self._choose(row)
@@ -113,6 +117,16 @@ class _Run:
         self._save()
         self.watcher.epoch(row)
 
+    def end_round(self) -> None:
+        """Start anew with fresh networks, unless this was the last round."""
+        self.method.end_round(self._predict)
+        self.round += 1
+        if self.round < self.method.rounds:
+            self.epochs_done = 0
+            self.chosen = Chosen()
+            self._new_networks()
+            self.method.start_round(self.round)
+
     def resume(self) -> None:
         """Take up the newest checkpoint, if there is one."""
         found = self.checkpoints.newest() if self.checkpoints else None
@@ -121,30 +135,41 @@ class _Run:
         tensors, facts = found
         if self.record:
             self.record.cut(facts["record_size"])
+        self.round, self.epochs_done, self.rows = facts["round"], facts["epochs_done"], facts["rows"]
+        self._new_networks()
+        self.method.start_round(self.round)
         self.networks.load_state_dict(under("networks", tensors))
         self.method.load_state_dict(under("method", tensors))
         for name, saved in under("momentum", tensors).items():
             self._momenta()[name].copy_(saved)
-        self.epochs_done = facts["epochs_done"]
-        self.rows = facts["rows"]
         weights, tables = under("chosen/networks", tensors), under("chosen/tables", tensors)
         self.chosen = Chosen(facts["chosen_epoch"], facts["chosen_error"], weights, tables)
+
+    def _new_networks(self) -> None:
+        self.networks = self.make_networks(self.round)
+        self.device = next(self.networks.parameters()).device
+        self.learner = Learner(self.networks, self.method.to(self.device), self.training)
+        self.random = torch.Generator(self.device)
+        lend_generator(self.networks, self.random)
+        lend_generator(self.method, self.random)
 
     def _learn(self, epoch: int, stop: StopFlag) -> Reading:
         """All steps of one epoch."""
         self.networks.train()
         self.method.train()
         self.method.start_epoch(epoch)
-        self.learner.set_lr(self.training.lr_at(epoch))
-        self.random.manual_seed(derive(self.training.seed, "dropout", epoch))
+        self.learner.set_lr(self._lr(epoch))
+        self.random.manual_seed(derive(self.training.seed, "dropout", self.round, epoch))
         meters = Meters(self.method.networks, self.train.num_classes, self.device)
         order = self._order(epoch)
         steps = -(-len(order) // self.training.batch)
+        earlier = steps * (self.round * self.training.epochs + epoch)
+        total = steps * self.method.rounds * self.training.epochs
         for done, (inputs, labels, index) in enumerate(self.train.batches(order, self.training.batch)):
-            stop.check(f"in epoch {epoch + 1}, after {self.epochs_done} whole ones")
+            stop.check(f"in epoch {epoch + 1}, after {epoch} whole ones")
             outcome = self.learner.step(inputs, labels, index)
             meters.add(outcome, labels, None if self.train.clean is None else self.train.clean[index])
-            self.watcher.step(epoch, done + 1, steps)
+            self.watcher.step(earlier + done + 1, total)
         reading = meters.read(clean_known=self.train.clean is not None)
         if reading.first_bad_step is not None:
             raise Diverged(
@@ -153,15 +178,23 @@ class _Run:
             )
         return reading
 
+    def _lr(self, epoch: int) -> float:
+        return self.training.lr_at(epoch) * self.method.lr_scale(epoch)
+
     def _order(self, epoch: int) -> Tensor:
-        """Each sample once, in an order of (seed, epoch) alone; batch-norm cannot take a last batch of one."""
-        order = torch.randperm(len(self.train), generator=generator(self.training.seed, "batches", epoch))
+        """Each sample once, in an order of (seed, round, epoch) alone; batch-norm cannot take a last batch of one."""
+        order = torch.randperm(len(self.train), generator=generator(self.training.seed, "batches", self.round, epoch))
         if len(order) % self.training.batch == 1 and len(order) > 1 and has_batch_norm(self.networks):
             order = order[:-1]
         return order.to(self.train.labels.device)
 
+    def _predict(self) -> Any:
+        return predictions(self.networks, self.train, self.training)
+
     def _row(self, epoch: int, reading: Reading, began: float) -> Row:
-        row: Row = {"event": "epoch", "epoch": epoch + 1, "lr": self.training.lr_at(epoch)}
+        row: Row = {"event": "epoch", "epoch": epoch + 1, "lr": self._lr(epoch)}
+        if self.method.rounds > 1:
+            row["round"] = self.round + 1
         measured: dict[str, list[Any]] = {"train_loss": reading.loss, "precision": reading.precision}
         if self.test is not None:
             measured["test_error"] = error_rates(self.networks, self.test, self.training)
@@ -193,13 +226,14 @@ class _Run:
             **prefixed("chosen/tables", self.chosen.tables),
         }
         facts = {
+            "round": self.round,
             "epochs_done": self.epochs_done,
             "chosen_epoch": self.chosen.epoch,
             "chosen_error": self.chosen.valid_error,
             "record_size": self.record.size() if self.record else 0,
             "rows": self.rows,
         }
-        self.checkpoints.save(self.epochs_done, tensors, facts)
+        self.checkpoints.save(self.round * self.training.epochs + self.epochs_done, tensors, facts)
 
     def _momenta(self) -> dict[str, Tensor]:
         return {
@@ -213,9 +247,9 @@ def snapshot(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def lend_generator(networks: nn.Module, random: torch.Generator) -> None:
+def lend_generator(modules: nn.Module, random: torch.Generator) -> None:
     """Modules that have a `generator` draw from the run's own."""
-    for module in networks.modules():
+    for module in modules.modules():
         if hasattr(module, "generator"):
             setattr(module, "generator", random)  # noqa: B010
 

@@ -15,7 +15,7 @@ class Reading:
     """One epoch in numbers, per network."""
 
     loss: list[float]
-    precision: list[float | None]  # clean among the kept, where clean labels are known
+    precision: list[float | None]  # clean among the kept, where clean labels are known and something is kept
     kept: list[list[float]]  # per class of the observed label: the share of its samples that was kept
     first_bad_step: int | None
 
@@ -41,7 +41,7 @@ class Meters:
         if clean is not None:
             right = outcome.step.decision.target == clean
             self.kept_clean.add_((kept & right).sum(-1))
-        now = torch.where(outcome.happened.all(), NEVER, self.steps)
+        now = torch.where(outcome.finite.all(), NEVER, self.steps)
         self.first_bad_step.copy_(torch.minimum(self.first_bad_step, now))
         self.steps.add_(1)
 
@@ -52,7 +52,10 @@ class Meters:
         parts = packed.split([counter.numel() for counter in counters])
         loss, steps, seen, kept, kept_clean, bad = parts
         kept = kept.view(self.kept.shape)
-        precision = (kept_clean / kept.sum(1)).tolist() if clean_known else [None] * len(loss)
+        shares = [
+            clean / all_kept if all_kept else None for clean, all_kept in zip(kept_clean, kept.sum(1), strict=True)
+        ]
+        precision = [None if share is None or not clean_known else share.item() for share in shares]
         return Reading(
             loss=(loss / steps).tolist(),
             precision=precision,

@@ -1,5 +1,6 @@
 """fit: equal to a bare loop, exact after a cut, unharmed by a step that is not finite."""
 
+import copy
 import os
 import signal
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labelsieve import Problem, make
+from labelsieve import METHODS, Problem, make
 from labelsieve.data.resident import standardise
 from labelsieve.errors import Diverged, Stopped
 from labelsieve.models import DenseNet
@@ -24,12 +25,18 @@ def densenet():
     return DenseNet(1, 4, depth=7, growth=4)
 
 
-def networks(make_one=densenet, seed=3):
-    return make_networks(make_one, 1, seed)
+def networks(make_one=densenet, seed=3, count=1):
+    """A maker that fit can call, and that remembers what it made last."""
+
+    def make_round(number):
+        make_round.made = make_networks(make_one, count, seed, number)
+        return make_round.made
+
+    return make_round
 
 
 def method(name="mentornet-prop", warmup=2, **options):
-    return make(name, Problem(4, 0.3, warmup), **options)
+    return make(name, Problem(4, 0.3, warmup, num_samples=203), **options)
 
 
 def trajectory(rows):
@@ -37,17 +44,17 @@ def trajectory(rows):
 
 
 class StopAt:
-    """A watcher that breaks off in a given epoch, after a given step of it or at its end."""
+    """A watcher that breaks off after a step or after a whole epoch, both counted from the start of all rounds."""
 
-    def __init__(self, epoch, step=None):
-        self.at = epoch, step
+    def __init__(self, *, step=None, epochs=None):
+        self.at_step, self.at_epochs = step, epochs
 
-    def step(self, epoch, done, steps):
-        if (epoch, done) == self.at:
+    def step(self, done, total):
+        if done == self.at_step:
             raise InterruptedError
 
     def epoch(self, row):
-        if (row["epoch"], None) == self.at:
+        if TRAINING.epochs * (row.get("round", 1) - 1) + row["epoch"] == self.at_epochs:
             raise InterruptedError
 
 
@@ -55,7 +62,7 @@ def test_default_equals_a_bare_loop_bit_for_bit(noisy_blobs, test_blobs):
     ours = networks()
     result = fit(ours, method("default"), noisy_blobs, test_blobs, training=TRAINING)
 
-    model = networks()[0]
+    model = networks()(0)[0]
     random = torch.Generator()
     for module in model.modules():
         if hasattr(module, "generator"):
@@ -65,9 +72,9 @@ def test_default_equals_a_bare_loop_bit_for_bit(noisy_blobs, test_blobs):
     errors = []
     for epoch in range(6):
         optimizer.param_groups[0]["lr"] = 0.05 * (0.2 ** ((epoch >= 3) + (epoch >= 4.5)))
-        random.manual_seed(derive(3, "dropout", epoch))
+        random.manual_seed(derive(3, "dropout", 0, epoch))
         model.train()
-        for index in torch.randperm(203, generator=generator(3, "batches", epoch)).split(32):
+        for index in torch.randperm(203, generator=generator(3, "batches", 0, epoch)).split(32):
             logits = model(standardise(noisy_blobs.images[index]))
             loss = F.cross_entropy(logits, noisy_blobs.labels[index], reduction="none").sum() / len(index)
             optimizer.zero_grad()
@@ -79,14 +86,14 @@ def test_default_equals_a_bare_loop_bit_for_bit(noisy_blobs, test_blobs):
 
     assert [row["test_error"] for row in result.rows] == errors
     for name, value in model.state_dict().items():
-        assert torch.equal(ours.state_dict()[f"0.{name}"], value), name
+        assert torch.equal(ours.made.state_dict()[f"0.{name}"], value), name
 
 
 def test_zero_noise_rate_trains_as_default_bit_for_bit(noisy_blobs):
     plain, selecting = networks(), networks()
     fit(plain, method("default"), noisy_blobs, training=TRAINING)
     fit(selecting, make("mentornet-prop", Problem(4, 0.0, 0)), noisy_blobs, training=TRAINING)
-    assert all(torch.equal(value, selecting.state_dict()[key]) for key, value in plain.state_dict().items())
+    assert all(torch.equal(value, selecting.made.state_dict()[key]) for key, value in plain.made.state_dict().items())
 
 
 def test_rows_hold_what_was_measured(noisy_blobs, test_blobs):
@@ -110,10 +117,10 @@ def test_the_held_out_noisy_split_chooses_the_epoch(noisy_blobs):
     result = fit(nets, method(), train, valid=valid, training=TRAINING)
     errors = [row["valid_error"] for row in result.rows]
     assert result.chosen.epoch == errors.index(min(errors)) + 1
-    nets.load_state_dict(result.chosen.networks)
+    nets.made.load_state_dict(result.chosen.networks)
     from labelsieve.train.evaluate import error_rates
 
-    assert error_rates(nets, valid, TRAINING) == [min(errors)]
+    assert error_rates(nets.made, valid, TRAINING) == [min(errors)]
 
 
 def run_with_cuts(folder, noisy, test, cuts, **options):
@@ -121,7 +128,8 @@ def run_with_cuts(folder, noisy, test, cuts, **options):
     folder.mkdir()
     record = Record(folder / "record.jsonl")
     for cut in [*cuts, None]:
-        nets, meth = networks(), method(**options)
+        meth = method(**options)
+        nets = networks(count=meth.networks)
         arguments = {
             "training": TRAINING,
             "record": record,
@@ -134,16 +142,35 @@ def run_with_cuts(folder, noisy, test, cuts, **options):
         else:
             with pytest.raises(InterruptedError):
                 fit(nets, meth, noisy, test, **arguments)
-    state = {**nets.state_dict(), **{f"method {k}": v for k, v in meth.state_dict().items()}, **result.chosen.networks}
+    state = {
+        **nets.made.state_dict(),
+        **{f"method {k}": v for k, v in meth.state_dict().items()},
+        **result.chosen.networks,
+    }
     return trajectory(record.rows()), state, result
 
 
-@pytest.mark.parametrize("options", [{}, {"name": "mentornet"}, {"update": "repredict"}, {"compensate": "iteration"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"update": "repredict"},
+        {"compensate": "iteration"},
+        *({"name": name} for name in METHODS if name not in ("mentornet-prop", "default")),
+        {"name": "f-correction", "estimate": "patrini"},
+        {"name": "gce", "k": 0.3, "prune_from": 3, "prune_every": 1},
+        {"name": "co-teaching", "criterion": "all"},
+    ],
+    ids=lambda options: " ".join(map(str, options.values())) or "mentornet-prop",
+)
 def test_a_run_that_was_cut_ends_as_one_that_was_not(tmp_path, noisy_blobs, test_blobs, options):
+    rounds = method(**options).rounds
     whole = run_with_cuts(tmp_path / "whole", noisy_blobs, test_blobs, [], **options)
-    cuts = [StopAt(0, 3), StopAt(1, None), StopAt(2, 7), StopAt(3, 1), StopAt(5, 7), StopAt(6, None)]
+    cuts = [StopAt(step=3), StopAt(epochs=1), StopAt(step=21), StopAt(step=22), StopAt(epochs=6)]
+    if rounds > 1:
+        cuts += [StopAt(step=43), StopAt(epochs=8), StopAt(step=42 * rounds), StopAt(epochs=6 * rounds)]
     pieces = run_with_cuts(tmp_path / "pieces", noisy_blobs, test_blobs, cuts, **options)
-    assert pieces[0] == whole[0] and len(whole[0]) == 6
+    assert pieces[0] == whole[0] and len(whole[0]) == 6 * rounds
     assert all(torch.equal(value, whole[1][key]) for key, value in pieces[1].items())
     assert pieces[2].chosen.epoch == whole[2].chosen.epoch
 
@@ -166,9 +193,47 @@ def test_the_comparison_sees_what_a_checkpoint_loses(tmp_path, noisy_blobs, test
         return checkpoint
 
     monkeypatch.setattr(Checkpoints, "newest", forgetful)
-    pieces = run_with_cuts(tmp_path / "pieces", noisy_blobs, test_blobs, [StopAt(after, None)])
+    pieces = run_with_cuts(tmp_path / "pieces", noisy_blobs, test_blobs, [StopAt(epochs=after)])
     same = pieces[0] == whole[0] and all(torch.equal(value, whole[1][key]) for key, value in pieces[1].items())
     assert not same
+
+
+def test_rounds_start_anew_and_only_the_last_is_delivered(noisy_blobs, test_blobs):
+    started = []
+    make_one = networks()
+
+    def spy(number):
+        started.append(make_one(number).state_dict()["0.classifier.weight"].clone())
+        return make_one.made
+
+    result = fit(spy, method("selfie"), noisy_blobs, test_blobs, training=TRAINING)
+    assert len(started) == 3 and not torch.equal(started[0], started[1])
+    assert [(row["round"], row["epoch"]) for row in result.rows] == [(r, e) for r in (1, 2, 3) for e in range(1, 7)]
+    assert torch.equal(result.chosen.networks["0.classifier.weight"], make_one.made.state_dict()["0.classifier.weight"])
+
+
+def test_patrini_estimates_the_transition_between_its_rounds(noisy_blobs):
+    meth = method("f-correction", estimate="patrini")
+    result = fit(networks(), meth, noisy_blobs, training=TRAINING)
+    assert len(result.rows) == 12
+    assert not torch.equal(result.tables["transition"][0], torch.eye(4))
+    assert torch.allclose(result.tables["transition"].sum(-1), torch.ones(1, 4))
+
+
+def test_a_network_without_anything_to_learn_is_left_as_it_is(noisy_blobs):
+    """Co-teaching+ on twins that never disagree: no update, not even weight decay, and no alarm."""
+    meth = make("co-teaching+", Problem(4, 0.3, 0))
+    single = make_networks(densenet, 1, 0)[0]
+    twins = torch.nn.ModuleList([single, copy.deepcopy(single)])
+    twins.forward = lambda x: torch.stack([twins[0](x), twins[1](x)])
+    for module in twins.modules():
+        if hasattr(module, "rate"):
+            module.rate = 0.0  # no dropout: the twins stay twins
+    learner = Learner(twins, meth, TRAINING)
+    before = [p.clone() for p in twins.parameters()]
+    outcome = learner.step(noisy_blobs.inputs(torch.arange(32)), noisy_blobs.labels[:32], torch.arange(32))
+    assert outcome.finite.all() and not outcome.step.decision.active.any()
+    assert all(torch.equal(p, then) for p, then in zip(twins.parameters(), before, strict=True))
 
 
 def test_a_damaged_checkpoint_is_not_used(tmp_path, noisy_blobs, test_blobs):
@@ -184,12 +249,12 @@ def test_a_damaged_checkpoint_is_not_used(tmp_path, noisy_blobs, test_blobs):
             super().epoch(row)
 
     with pytest.warns(UserWarning, match=r"000003\.safetensors is damaged"):
-        pieces = run_with_cuts(tmp_path / "pieces", noisy_blobs, test_blobs, [Damage(3, None)])
+        pieces = run_with_cuts(tmp_path / "pieces", noisy_blobs, test_blobs, [Damage(epochs=3)])
     assert pieces[0] == whole[0]
 
 
 def test_a_step_that_is_not_finite_changes_nothing(noisy_blobs):
-    nets, meth = networks(), method()
+    nets, meth = networks()(0), method()
     learner = Learner(nets, meth, TRAINING)
     good, index = noisy_blobs.inputs(torch.arange(32)), torch.arange(32)
     learner.step(good, noisy_blobs.labels[:32], index)
@@ -197,9 +262,9 @@ def test_a_step_that_is_not_finite_changes_nothing(noisy_blobs):
     state = [*nets.state_dict().values(), *meth.state_dict().values(), *momenta]
     before = [tensor.clone() for tensor in state]
     outcome = learner.step(good * float("nan"), noisy_blobs.labels[:32], index)
-    assert not outcome.happened.any()
+    assert not outcome.finite.any()
     assert all(torch.equal(tensor, then) for tensor, then in zip(state, before, strict=True))
-    assert learner.step(good, noisy_blobs.labels[:32], index).happened.all()
+    assert learner.step(good, noisy_blobs.labels[:32], index).finite.all()
     assert not all(torch.equal(tensor, then) for tensor, then in zip(state, before, strict=True))
 
 
@@ -225,14 +290,14 @@ def test_a_signal_stops_at_a_step_boundary(noisy_blobs, number):
     class SendAt(StopAt):
         steps = 0
 
-        def step(self, epoch, done, steps):
+        def step(self, done, total):
             SendAt.steps += 1
-            if (epoch, done) == self.at:
+            if done == 7 + 2:
                 os.kill(os.getpid(), number)
 
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped) as caught:
-        fit(networks(), method(), noisy_blobs, training=TRAINING, watcher=SendAt(1, 2))
+        fit(networks(), method(), noisy_blobs, training=TRAINING, watcher=SendAt())
     assert caught.value.exit_code == 128 + number
     assert SendAt.steps == 7 + 2
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
@@ -245,19 +310,19 @@ def test_every_sample_is_used_once_but_for_a_last_batch_of_one(count):
     data = blobs(count, 0)
 
     class Spy(StopAt):
-        def step(self, epoch, done, steps):
+        def step(self, done, total):
             seen.append(done)
 
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
     fit(
-        make_networks(lambda: network, 1, 0),
+        networks(lambda: network),
         method(),
         data,
         training=Training(epochs=1, batch=32, lr=0.01),
-        watcher=Spy(9, 9),
+        watcher=Spy(),
     )
     assert len(seen) == -(-count // 32)
     if count % 32 == 1 and count > 1:
         seen.clear()
-        fit(networks(), method(), data, training=Training(epochs=1, batch=32, lr=0.01), watcher=Spy(9, 9))
+        fit(networks(), method(), data, training=Training(epochs=1, batch=32, lr=0.01), watcher=Spy())
         assert len(seen) == count // 32

@@ -1,0 +1,5 @@
+"""python -m labelsieve"""
+
+from labelsieve.cli import main
+
+main()

@@ -1,0 +1,47 @@
+"""CORES²: reward confident predictions, whatever the label."""
+
+import torch
+from torch import Tensor, nn
+
+from labelsieve.core.losses import Loss, confidence, weighted_mean, without_dropped
+from labelsieve.core.weigh import sieved
+
+SMALLEST = 1e-8
+
+
+class ConfidenceRegularized(Loss):
+    """CE - beta * the mean loss over labels drawn from the prior; beta rises from `start` to `full`.
+
+    The prior is the share of each label among the samples that the sieve kept in the epoch before. Probabilities have a
+    floor, without which the reward has none.
+    """
+
+    def __init__(self, num_classes: int, *, beta: float, start: int, full: int) -> None:
+        super().__init__()
+        if not 0 <= start <= full:
+            raise ValueError(f"start must be 0 to full, got {start} and {full}")
+        self.most, self.start, self.full = beta, start, full
+        self.beta = nn.Buffer(torch.zeros(()))
+        self.prior = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
+        self.counts = nn.Buffer(torch.zeros(num_classes, dtype=torch.int64))
+        self.start_epoch(0)
+
+    def start_epoch(self, epoch: int) -> None:
+        self.beta.fill_(self.beta_at(epoch))
+        total = self.counts.sum()
+        self.prior.copy_(torch.where(total > 0, self.counts / total.clamp(min=1), self.prior))
+        self.counts.zero_()
+
+    def beta_at(self, epoch: int) -> float:
+        return self.most * min(1.0, max(0, epoch - self.start) / max(1, self.full - self.start))
+
+    def lr_scale(self, epoch: int) -> float:
+        """The learning rate falls as the reward rises, so that the step keeps its size."""
+        return 1 / (1 + self.beta_at(epoch))
+
+    def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
+        self.counts.index_add_(0, labels, (sieved(probs, labels) & valid)[0].long())
+
+    def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        losses = -(without_dropped(logits, weight).softmax(-1) + SMALLEST).log()  # of each label
+        return weighted_mean(confidence(losses, target) - self.beta * (self.prior * losses).sum(-1), weight)

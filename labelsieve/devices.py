@@ -1,0 +1,23 @@
+"""Which device is used, and what it is called."""
+
+import platform
+
+import torch
+
+from labelsieve.errors import InputError
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of this name, tried once."""
+    try:
+        return torch.zeros(1, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name!r} cannot be used here; try --device cpu") from error
+
+
+def best_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_name(name: str) -> str:
+    return torch.cuda.get_device_name(name) if name.startswith("cuda") else f"{platform.machine()} {name}"

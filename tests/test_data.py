@@ -71,8 +71,8 @@ def test_fortran_order_and_other_byte_orders_are_the_same_data(tmp_path):
     ("arrays", "reason"),
     [
         ({"images": IMAGES[:5]}, "5 images but 12 labels"),
-        ({"images": IMAGES.astype(np.float32)}, "must be uint8 .* got float32"),
-        ({"images": IMAGES[0]}, "must be uint8 of shape"),
+        ({"images": IMAGES.astype(np.float32)}, "must be uint8.* got float32"),
+        ({"images": IMAGES[0]}, "must be uint8, 0 to 255, of shape"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "no samples"),
         ({"labels": LABELS - 1}, "label -1 at position 0 .* out of range: there are 2 classes"),
         ({"labels": LABELS, "classes": np.array(["a", "b"])}, "label 2 at position 2 .* 2 classes, 0 to 1"),

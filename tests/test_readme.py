@@ -53,6 +53,21 @@ def test_every_command_that_is_shown_is_understood():
     from labelsieve.cli import parsed
 
     lines = re.findall(r"^labelsieve (.*?)(?: +#.*)?$", README, re.M)
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         parsed(line.split())
+
+
+def test_every_method_has_its_page_with_its_options():
+    from labelsieve.experiments.catalogue import page
+    from labelsieve.methods import METHODS as EVERY
+    from labelsieve.methods import options_of, summary
+
+    assert {path.stem for path in (ROOT / "docs" / "methods").glob("*.md")} == set(EVERY)
+    for name in EVERY:
+        text = page(name)
+        assert text.startswith(f"# {name}\n\n{summary(name)}\n")
+        parts = ("**Idea.**", "**Equation.**", "**Options**", "**Cost", "**In the paper's tables.**", "**What differs")
+        assert all(part in text for part in parts)
+        rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.M)
+        assert dict(rows) == {key: str(value) for key, value in options_of(name).items()}

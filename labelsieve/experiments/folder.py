@@ -81,7 +81,7 @@ class RunFolder:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Where two specifications disagree: field, old and new value. Where the data lies is not compared: what it is, is."""
+    """Where two specifications disagree: field, old and new value. What the data is counts, not where it lies."""
     before, after = ({**spec.get("experiment", {}), "data's fingerprint": spec.get("data")} for spec in (old, new))
     return [
         (name, before.get(name), value)

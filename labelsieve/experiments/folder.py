@@ -47,7 +47,7 @@ class RunFolder:
             ) from None
         os.truncate(self._lock, 0)
         os.write(self._lock, str(os.getpid()).encode())
-        for left_behind in self.path.glob(".*.tmp"):
+        for left_behind in self.path.rglob(".*.tmp"):
             left_behind.unlink()
         return self
 
@@ -57,7 +57,7 @@ class RunFolder:
     def _refuse_strangers(self) -> None:
         """A folder with files but no run in it is somebody's work."""
         if self.path.is_dir() and not (self.path / "spec.json").exists():
-            strangers = [p.name for p in self.path.iterdir() if p.name != "lock"]
+            strangers = [p.name for p in self.path.iterdir() if p.name != "lock" and p.suffix != ".tmp"]
             if strangers:
                 raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")
 

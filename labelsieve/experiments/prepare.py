@@ -47,19 +47,8 @@ def prepare(experiment: Experiment) -> Prepared:
     train = with_labels(experiment, train)
     fingerprint = digest(train, test)
     train, valid = hold_out(train, experiment.valid, experiment.seed)
-    num_classes, (channels, height, width) = train.num_classes, train.images.shape[1:]
-    problem = Problem(num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
+    problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
-    make_one = partial(make_model, experiment.model, (channels, height, width), num_classes)
-    check_fit(make_one(), train, test, experiment.model)
-    start = first_weights(experiment.init, make_one)
-
-    def networks_of(number: int) -> Networks:
-        networks = make_networks(make_one, method.networks, experiment.seed, number)
-        for network in networks if start else ():
-            network.load_state_dict(start)
-        return networks.to(device)
-
     training = Training(
         epochs=experiment.epochs,
         batch=experiment.batch,
@@ -71,11 +60,29 @@ def prepare(experiment: Experiment) -> Prepared:
         train.to(device),
         valid and valid.to(device),
         test and test.to(device),
-        networks_of,
+        networks_maker(experiment, train, test, method.networks, device),
         method,
         training,
         fingerprint,
     )
+
+
+def networks_maker(
+    experiment: Experiment, train: Labelled, test: Labelled | None, count: int, device: torch.device
+) -> MakeNetworks:
+    """What makes the networks of each round, from random weights or from those of an earlier run."""
+    channels, height, width = train.images.shape[1:]
+    make_one = partial(make_model, experiment.model, (channels, height, width), train.num_classes)
+    check_fit(make_one(), train, test, experiment.model)
+    start = first_weights(experiment.init, make_one)
+
+    def networks_of(number: int) -> Networks:
+        networks = make_networks(make_one, count, experiment.seed, number)
+        for network in networks if start else ():
+            network.load_state_dict(start)
+        return networks.to(device)
+
+    return networks_of
 
 
 def check_fit(network: nn.Module, train: Labelled, test: Labelled | None, name: str) -> None:

@@ -20,10 +20,10 @@ from labelsieve.train.record import Row
 MATRIX_IN_RECORD = 20  # classes; larger matrices are in tables.safetensors alone
 
 
-def run(experiment: Experiment, path: Path, watcher: Watcher | None = None) -> bool:
+def run(experiment: Experiment, path: Path, watcher: Watcher | None = None, prepared: Prepared | None = None) -> bool:
     """Train it in this folder, from where it was cut; False if it was done already."""
     torch.set_num_threads(experiment.threads)
-    prepared = prepare(experiment)
+    prepared = prepared or prepare(experiment)
     with RunFolder(path) as folder:
         folder.claim(experiment, prepared.fingerprint, versions())
         if folder.done:

@@ -15,7 +15,7 @@ from labelsieve import noise as label_noise
 from labelsieve.data import Labelled, load_data
 from labelsieve.data.arrays import load_npy, load_npz, write_labels
 from labelsieve.devices import best_device, device_name
-from labelsieve.errors import InputError
+from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.prepare import Prepared, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import Experiment, planned
@@ -40,6 +40,8 @@ def from_options(
     """The experiment that a person's options mean."""
     if noise is None and rate is not None:
         raise InputError("--rate is the rate of added noise: say --noise too, or --noise-rate for noise that is there")
+    if noise is not None and noise not in label_noise.KINDS and Path(noise).suffix not in (".npy", ".csv"):
+        raise InputError(f"unknown noise {noise!r}: {nearest(noise, label_noise.KINDS)}")
     if noise in label_noise.KINDS and rate is None:
         raise InputError(f"say --rate, the share of labels that {noise} noise makes wrong")
     if noise_rate is None:
@@ -67,9 +69,10 @@ def told_rate(data: str, noise: str | None, rate: float | None, *, method: str, 
 def train(experiment: Experiment, path: Path) -> None:
     """Train in this folder and say how it went."""
     torch.set_num_threads(experiment.threads)
-    print("\n".join(understood(experiment, prepare(experiment))), flush=True)
+    prepared = prepare(experiment)
+    print("\n".join(understood(experiment, prepared)), flush=True)
     with watching(experiment.epochs) as watcher:
-        ran = run(experiment, path, watcher)
+        ran = run(experiment, path, watcher, prepared)
     done = read_run(path)
     print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
     if "last" in done.end:

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -67,4 +66,3 @@ def _stop(pool: ProcessPoolExecutor, futures: dict[Future[str | None], Experimen
     for process in multiprocessing.active_children():
         process.terminate()
     pool.shutdown(wait=True, cancel_futures=True)
-    time.sleep(0)

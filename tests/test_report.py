@@ -18,7 +18,9 @@ def finished(method, seed, last, precision=0.9):
     return Run(spec, epochs, {"best": last - 2, "last": last}, tables)
 
 
-GROUPS = by_method([finished("b", 1, 30.0), finished("a", 0, 10.0), finished("b", 0, 20.0), finished("a", 1, 14.0)])
+GROUPS = by_method(
+    [finished("sl", 1, 30.0), finished("sl-prop", 0, 10.0), finished("sl", 0, 20.0), finished("sl-prop", 1, 14.0)]
+)
 
 
 def test_standard_error_by_hand():
@@ -27,9 +29,9 @@ def test_standard_error_by_hand():
 
 
 def test_table_and_paired_differences():
-    assert comparison(GROUPS)[1] == ["b", "23.0 ± 5.0", "25.0 ± 5.0", "90.0 ± 0.0", "2"]
-    assert paired_differences(GROUPS, "a") == [
-        "a minus b, last test error seed by seed: -10.0, -16.0; mean -13.0 ± 3.0"
+    assert comparison(GROUPS)[1] == ["sl", "23.0 ± 5.0", "25.0 ± 5.0", "90.0 ± 0.0", "2"]
+    assert paired_differences(GROUPS) == [
+        "sl-prop minus sl, last test error seed by seed: -10.0, -16.0; mean -13.0 ± 3.0"
     ]
     assert markdown(comparison(GROUPS)).splitlines()[1] == "| --- | ---: | ---: | ---: | ---: |"
 

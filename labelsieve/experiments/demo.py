@@ -17,7 +17,6 @@ from labelsieve.report.comparison import comparison, markdown, paired_difference
 from labelsieve.report.picture import draw
 from labelsieve.report.records import by_method, read_run
 
-PAPERS_OWN = "mentornet-prop"
 MOST_CURVES = 6  # in one picture
 
 
@@ -38,7 +37,7 @@ def compare(noise: str, rate: float, seeds: int, methods: list[str], out: Path) 
     groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments)
     table = comparison(groups)
     show(table)
-    print("\n".join(paired_differences(groups, PAPERS_OWN)))
+    print("\n".join(paired_differences(groups)))
     (out / "table.md").write_text(markdown(table) + "\n", encoding="utf-8")
     few = {method: groups[method] for method in list(groups)[:MOST_CURVES]}
     picture = out / f"{noise}-{rate:g}.png"

@@ -5,6 +5,15 @@ from collections.abc import Mapping, Sequence
 
 from labelsieve.report.records import Run
 
+# The paper's claim, pair by pair: the method and what it must be better than.
+PAIRS = (
+    ("mentornet-prop", "default"),
+    ("mentornet-prop", "mentornet"),
+    ("sl-prop", "sl"),
+    ("selfie-prop", "selfie"),
+    ("co-teaching (all)", "co-teaching"),
+)
+
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error (n - 1 in the deviation); the error of a single value is unknown (NaN)."""
@@ -31,15 +40,17 @@ def comparison(groups: Mapping[str, Sequence[Run]]) -> list[list[str]]:
     return table
 
 
-def paired_differences(groups: Mapping[str, Sequence[Run]], of: str) -> list[str]:
-    """Last-epoch error of one method minus that of each other, on the same noise and seed."""
+def paired_differences(groups: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Last-epoch error of the paper's methods minus that of their bases, on the same noise and seed."""
     lines = []
-    mine = {run.spec["seed"]: run.end["last"] for run in groups.get(of, ())}
-    for method, runs in groups.items():
-        pairs = [mine[run.spec["seed"]] - run.end["last"] for run in runs if run.spec["seed"] in mine]
-        if method != of and pairs:
+    for method, base in PAIRS:
+        bases = {run.spec["seed"]: run.end["last"] for run in groups.get(base, ())}
+        pairs = [
+            run.end["last"] - bases[run.spec["seed"]] for run in groups.get(method, ()) if run.spec["seed"] in bases
+        ]
+        if pairs:
             each = ", ".join(f"{difference:+.1f}" for difference in pairs)
-            lines.append(f"{of} minus {method}, last test error seed by seed: {each}; mean {shown(pairs)}")
+            lines.append(f"{method} minus {base}, last test error seed by seed: {each}; mean {shown(pairs)}")
     return lines
 
 

@@ -45,6 +45,11 @@ def test_earlier_of_equals_first_and_not_finite_last():
     assert top(scores, torch.tensor(7)).all()
 
 
+def test_equal_scores_are_taken_from_the_front_however_many():
+    selected = top(torch.full((1, 5000), 0.25), torch.tensor(77))[0]
+    assert selected[:77].all() and not selected[77:].any()
+
+
 @given(finite_scores, st.integers(1, 30))
 def test_top_is_the_stable_sort(scores, count):
     count = min(count, len(scores))

@@ -19,7 +19,7 @@ def told(row: Row) -> str:
     words = [f"loss {row['train_loss']:.3f}"]
     words += [f"{name.replace('_', ' ')} {row[name]:.2f}%" for name in ("test_error", "valid_error") if name in row]
     if row.get("precision") is not None:
-        words.append(f"kept samples clean {100 * row['precision']:.1f}%")
+        words.append(f"kept clean {100 * row['precision']:.1f}%")
     return ", ".join(words)
 
 
@@ -66,7 +66,7 @@ class LiveLine:
 def live_bar() -> "Progress":
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    return Progress(TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    return Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=16), TimeRemainingColumn())
 
 
 def watching(epochs: int) -> PlainLines | LiveLine:

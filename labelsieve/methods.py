@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from labelsieve.core.agreement import CriteriaJoint, JointLoss
 from labelsieve.core.confidence import ConfidenceRegularized
@@ -18,6 +19,7 @@ from labelsieve.core.relabel import LatentClass, Refurbish
 from labelsieve.core.sparse_noise import SparseNoise
 from labelsieve.core.weigh import ActiveBias, Prune, Select, Sieve, Weigh, constant_share, kept_share, ramped_share
 from labelsieve.errors import InputError, nearest
+from labelsieve.randomness import derive
 
 T = TypeVar("T")
 MakeCriterion = Callable[
@@ -159,14 +161,17 @@ def vat(
 
 def lccn(p: Problem, criterion: MakeCriterion | None = None, *, prior: float = 1.0, refresh: int = 200) -> Method:
     """The true class of each sample is drawn, by Gibbs sampling with a learnt transition matrix."""
-    latent = LatentClass(p.num_classes, samples(p), warmup=p.warmup, seed=p.seed, prior=prior, refresh=refresh)
+    latent = LatentClass(
+        p.num_classes, samples(p), warmup=p.warmup, seed=derive(p.seed, "latent"), prior=prior, refresh=refresh
+    )
     return Method(CrossEntropy(), chosen(p, criterion), latent)
 
 
 def dmi(p: Problem, criterion: MakeCriterion | None = None, *, lr_scale: float = 0.001) -> Method:
     """After the warm-up, the determinant-based mutual information with the labels, at a small learning rate."""
     loss = Determinant(p.num_classes, start=p.warmup)
-    return Method(loss, chosen(p, criterion), lr_scale=partial(scaled_from, p.warmup, lr_scale))
+    scale = partial(scaled_from, p.warmup, lr_scale)
+    return Method(loss, chosen(p, criterion), lr_scale=scale, drop_last=True)
 
 
 def elr(p: Problem, criterion: MakeCriterion | None = None, *, strength: float = 3.0, beta: float = 0.7) -> Method:
@@ -176,7 +181,7 @@ def elr(p: Problem, criterion: MakeCriterion | None = None, *, strength: float =
 
 def sop(p: Problem, criterion: MakeCriterion | None = None, *, lr_u: float = 1.0, lr_v: float = 10.0) -> Method:
     """Sparse over-parameterization: each sample's label noise is learnt beside the network."""
-    loss = SparseNoise(p.num_classes, samples(p), lr_u=lr_u, lr_v=lr_v, seed=p.seed)
+    loss = SparseNoise(p.num_classes, samples(p), lr_u=lr_u, lr_v=lr_v, seed=derive(p.seed, "sparse noise"))
     return Method(loss, chosen(p, criterion))
 
 
@@ -266,8 +271,9 @@ def make(name: str, problem: Problem, criterion: str | None = None, **options: A
         if key not in known:
             with_criterion = f" with criterion {criterion}" if criterion else ""
             raise InputError(f"{name}{with_criterion} has no option {key!r}; it has: {', '.join(known) or 'none'}")
-        if isinstance(known[key], float | int) and not isinstance(value, float | int):
-            raise InputError(f"{name}: option {key} must be a number like {known[key]}, got {value!r}")
+        owner = recipe if key in keywords(recipe) else vars(criterion_class)["__init__"]
+        if not fits(value, get_type_hints(owner)[key]):
+            raise InputError(f"{name}: option {key} cannot be {value!r}; its default is {known[key]}")
     arguments = {key: options[key] for key in keywords(recipe) if key in options}
     of_criterion = {key: options[key] for key in keywords(criterion_class) if key in options}
     if criterion_class is not None:
@@ -276,6 +282,13 @@ def make(name: str, problem: Problem, criterion: str | None = None, **options: A
         return recipe(problem, **arguments)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: {error}") from error
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether a value is of an option's type; a whole number is a number too, a choice of words is checked later."""
+    allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    types = [str if get_origin(one) is Literal else one for one in allowed]
+    return type(value) in types or (float in types and type(value) is int)
 
 
 def summary(name: str) -> str:

@@ -128,6 +128,10 @@ def test_a_run_starts_from_the_model_of_another(run, data, tmp_path, capsys):
     assert read_run(out).epochs[0]["test_error"] == read_run(run).end["last"]
     assert execute(["train", str(data), "--noise-rate", "0.3", *QUICK[:-1], "densenet-25-12", "--init", str(run)]) == 2
     assert "give the same --model" in capsys.readouterr().err
+    assert (
+        execute(["train", str(data), "--method", "co-teaching", "--noise-rate", "0.3", *QUICK, "--init", str(run)]) == 2
+    )
+    assert "networks that differ" in capsys.readouterr().err
 
 
 def test_dry_run_says_what_it_would_do_and_writes_nothing(data, tmp_path, capsys):
@@ -163,7 +167,7 @@ def test_methods_are_listed(capsys):
         (["train", "--noise", "pair", "--rate", "0.4", "--noise-map", "1:2"], "goes with asymmetric noise"),
         (["train", "--epochs", "3", "--warmup", "3"], "leaves none of 3 to select samples in"),
         (["train", "--lam", "2", "--set", "lam=0.5"], "the option lam is given twice"),
-        (["train", "--set", "lam=abc"], "option lam must be a number"),
+        (["train", "--set", "lam=abc"], "option lam cannot be 'abc'"),
         (["train", "--threads", "0"], "threads must be at least 1"),
         (["train", "--precision", "bf16", "--device", "cpu"], "bf16 needs a GPU"),
         (["demo", "--noise", "foo"], "unknown noise 'foo'"),

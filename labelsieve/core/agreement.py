@@ -7,7 +7,7 @@ from labelsieve.core.criteria import Criterion, observed_confidence
 from labelsieve.core.losses import Loss, cross_entropy, weighted_mean, without_dropped
 
 
-def divergence(logs: Tensor) -> Tensor:
+def disagreement(logs: Tensor) -> Tensor:
     """KL(p1 || p2) + KL(p2 || p1) of two networks' log-probabilities: (2, B, K) -> (B)."""
     first, second = logs
     total: Tensor = ((first.exp() - second.exp()) * (first - second)).sum(-1)
@@ -26,11 +26,11 @@ class CriteriaJoint(Criterion):
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
         logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
         entropy = -observed_confidence(logs, labels).sum(0)
-        return -((1 - self.agreement) * entropy + self.agreement * divergence(logs)).expand(2, -1)
+        return -((1 - self.agreement) * entropy + self.agreement * disagreement(logs)).expand(2, -1)
 
 
 class JointLoss(Loss):
-    """The joint loss on the kept samples; each network bears half of the divergence."""
+    """The joint loss on the kept samples; each network bears half of the disagreement."""
 
     def __init__(self, agreement: float) -> None:
         super().__init__()
@@ -40,5 +40,5 @@ class JointLoss(Loss):
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         kept = without_dropped(logits, weight)
-        apart = divergence(kept.log_softmax(-1)) / 2
+        apart = disagreement(kept.log_softmax(-1)) / 2
         return weighted_mean((1 - self.agreement) * cross_entropy(kept, target) + self.agreement * apart, weight)

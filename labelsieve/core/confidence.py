@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.losses import Loss, confidence, weighted_mean, without_dropped
+from labelsieve.core.criteria import observed_confidence
+from labelsieve.core.losses import Loss, weighted_mean, without_dropped
 from labelsieve.core.weigh import sieved
 
 SMALLEST = 1e-8
@@ -12,8 +13,8 @@ SMALLEST = 1e-8
 class ConfidenceRegularized(Loss):
     """CE - beta * the mean loss over labels drawn from the prior; beta rises from `start` to `full`.
 
-    The prior is the share of each label among the samples that the sieve kept in the epoch before. Probabilities have a
-    floor, without which the reward has none.
+    The prior is the share of each label in the epoch before, from `full` on among the samples that the sieve keeps.
+    Probabilities have a floor, without which the reward has none.
     """
 
     def __init__(self, num_classes: int, *, beta: float, start: int, full: int) -> None:
@@ -23,11 +24,13 @@ class ConfidenceRegularized(Loss):
         self.most, self.start, self.full = beta, start, full
         self.beta = nn.Buffer(torch.zeros(()))
         self.prior = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
+        self.sieving = nn.Buffer(torch.tensor(full == 0))
         self.counts = nn.Buffer(torch.zeros(num_classes, dtype=torch.int64))
         self.start_epoch(0)
 
     def start_epoch(self, epoch: int) -> None:
         self.beta.fill_(self.beta_at(epoch))
+        self.sieving.fill_(epoch >= self.full)
         total = self.counts.sum()
         self.prior.copy_(torch.where(total > 0, self.counts / total.clamp(min=1), self.prior))
         self.counts.zero_()
@@ -40,8 +43,8 @@ class ConfidenceRegularized(Loss):
         return 1 / (1 + self.beta_at(epoch))
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
-        self.counts.index_add_(0, labels, (sieved(probs, labels) & valid)[0].long())
+        self.counts.index_add_(0, labels, ((sieved(probs, labels) | ~self.sieving) & valid)[0].long())
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         losses = -(without_dropped(logits, weight).softmax(-1) + SMALLEST).log()  # of each label
-        return weighted_mean(confidence(losses, target) - self.beta * (self.prior * losses).sum(-1), weight)
+        return weighted_mean(observed_confidence(losses, target) - self.beta * (self.prior * losses).sum(-1), weight)

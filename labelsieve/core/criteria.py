@@ -14,7 +14,7 @@ FIXED_POINT = 2**36  # predictions are summed as int64 of this scale: 134 millio
 
 
 def observed_confidence(probs: Tensor, labels: Tensor) -> Tensor:
-    """Criteria_OL: the confidence in the observed label."""
+    """Criteria_OL: the confidence in the observed label, (N, B, K), (B) or (N, B) -> (N, B)."""
     return probs.gather(-1, labels.expand(probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 

@@ -55,6 +55,7 @@ class ForwardCorrection(Loss):
         self.warmup, self.quantile = warmup, quantile
         self.epoch, self.round = 0, 0
         self.transition = nn.Buffer(torch.eye(num_classes).repeat(networks, 1, 1))  # (N, K, K)
+        self.estimated = nn.Buffer(torch.tensor(False))  # by Patrini's way
         self.sums = nn.Buffer(torch.zeros(networks, num_classes, num_classes, dtype=torch.int64))
 
     def start_round(self, number: int) -> None:
@@ -62,24 +63,27 @@ class ForwardCorrection(Loss):
         self.sums.zero_()
 
     def start_epoch(self, epoch: int) -> None:
-        self.roll()
+        if self.estimate == "patrini" and self.round > 0 and not bool(self.estimated):
+            raise ValueError("patrini's estimate is made after the first round: call method.end_round(predict)")
+        self.roll(epoch)
         self.epoch = epoch
 
     def end_epoch(self, predict: Predict | None) -> None:
-        self.roll()
+        self.roll(self.epoch + 1)
 
     def end_round(self, predict: Predict) -> None:
         if self.estimate == "patrini" and self.round == 0:
             probs = torch.cat([batch for batch, _, _ in predict()], dim=1)
             self.transition.copy_(transition_of_sure_samples(probs, self.quantile))
+            self.estimated.fill_(True)
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
         if self.estimate == "stack":
             stack(self.sums, probs, labels, valid)
 
-    def roll(self) -> None:
-        """Take T from the stack once the warm-up is over; a second call changes nothing."""
-        if self.estimate == "stack" and self.epoch + 1 >= self.warmup:
+    def roll(self, next_epoch: int) -> None:
+        """Take T from the stack if the warm-up is over by the next epoch; a second call changes nothing."""
+        if self.estimate == "stack" and next_epoch >= self.warmup:
             self.transition.copy_(transition_from_stack(self.sums, self.transition))
         self.sums.zero_()
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labelsieve.core.criteria import observed_confidence
 from labelsieve.core.part import Part
 
 LOG_OF_ZERO = math.log(1e-4)  # SL's clipped log 0: the public code's A = -9.21
@@ -26,11 +27,6 @@ def without_dropped(logits: Tensor, weight: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Per sample: (N, B, K), (N, B) -> (N, B)."""
     return F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
-
-
-def confidence(probs: Tensor, target: Tensor) -> Tensor:
-    """p of the target: (N, B, K), (N, B) -> (N, B)."""
-    return probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
 
 
 class Loss(Part, ABC):
@@ -67,7 +63,7 @@ class SymmetricCrossEntropy(SampleLoss):
         self.alpha, self.beta = alpha, beta
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
-        reverse = -LOG_OF_ZERO * (1 - confidence(logits.softmax(-1), target))
+        reverse = -LOG_OF_ZERO * (1 - observed_confidence(logits.softmax(-1), target))
         return self.alpha * cross_entropy(logits, target) + self.beta * reverse
 
 
@@ -86,7 +82,7 @@ class GeneralizedCrossEntropy(Loss):
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         kept = without_dropped(logits, weight)
-        log_p = confidence(kept.log_softmax(-1), target)
+        log_p = observed_confidence(kept.log_softmax(-1), target)
         per_sample = -torch.expm1(self.q * log_p) / self.q  # precise for small q
         return ((per_sample - self.ceiling) * weight).mean(-1)
 

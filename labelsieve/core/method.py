@@ -39,7 +39,8 @@ class Method(nn.Module):
     """A loss that knows which labels to trust. Use it where a criterion stands: `loss = method(model(x), y)`.
 
     Call start_epoch at the top of each epoch. In eval() it measures and observes nothing. `rounds`: how often the
-    networks are trained from the start; `lr_scale`: what the learning rate is multiplied by in an epoch.
+    networks are trained from the start; `lr_scale`: what the learning rate is multiplied by in an epoch; `drop_last`:
+    whether an incomplete last batch is left out.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Method(nn.Module):
         networks: int = 1,
         rounds: int = 1,
         lr_scale: Callable[[int], float] | None = None,
+        drop_last: bool = False,
     ) -> None:
         super().__init__()
         self.loss = loss
@@ -61,6 +63,7 @@ class Method(nn.Module):
         self.networks = networks
         self.rounds = rounds
         self.lr_scale = lr_scale or unchanged
+        self.drop_last = drop_last
         self.started = False
 
     @property
@@ -91,7 +94,7 @@ class Method(nn.Module):
         step = self.step(logits, labels, index)
         if self.training:
             self.observe(step, labels, index)
-        if self.regularizer is None:
+        if self.regularizer is None or not self.training:
             return step.loss
         if model is None or inputs is None:
             raise ValueError("this method looks at the model too: pass model= and inputs=")

@@ -48,7 +48,7 @@ class Refurbish(Relabel):
         self, num_classes: int, num_samples: int, *, warmup: int, threshold: float, history: int, clean_first: bool
     ) -> None:
         super().__init__()
-        if not 1 <= history <= min(255, max(1, warmup)):
+        if not 1 <= history <= min(255, warmup):
             raise ValueError(f"the history of {history} predictions must fill during the warm-up of {warmup} epochs")
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be in [0, 1], got {threshold}")
@@ -102,7 +102,8 @@ class Refurbish(Relabel):
 class LatentClass(Relabel):
     """LCCN: the true class is drawn from prediction times transition, and the transition counted from what was drawn.
 
-    During the warm-up the observed labels are taught; at its end the counts start from the network's predictions.
+    During the warm-up, of one epoch at least, the observed labels are taught; at its end the counts start from the
+    network's predictions. `seed` is well mixed: the draws of an epoch come from it and the epoch's number.
     """
 
     needs_index = True
@@ -126,13 +127,15 @@ class LatentClass(Relabel):
         self.counts.zero_()
 
     def start_epoch(self, epoch: int) -> None:
+        if epoch >= max(1, self.warmup) and not self.known():
+            raise ValueError("lccn starts from predictions of the training set: call method.end_epoch(predict)")
         self.epoch = epoch
-        self.drawing.fill_(epoch >= self.warmup and bool((self.latent != NONE).any()))
-        random = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        self.drawing.fill_(epoch >= self.warmup and self.known())
+        random = torch.Generator().manual_seed(self.seed ^ epoch)
         self.draws.copy_(torch.rand(self.draws.shape, generator=random))
 
     def end_epoch(self, predict: Predict | None) -> None:
-        if self.epoch + 1 != self.warmup or predict is None:
+        if self.epoch + 1 < self.warmup or self.known() or predict is None:
             return
         self.counts.zero_()
         for probs, labels, index in predict():
@@ -140,6 +143,10 @@ class LatentClass(Relabel):
             self.latent[index] = guess.to(self.latent.dtype)
             self.counts.index_put_((guess, labels), torch.ones_like(labels), accumulate=True)
         self.transition.copy_(self.estimated())
+
+    def known(self) -> bool:
+        """Whether every sample has a latent class yet."""
+        return bool((self.latent != NONE).all())
 
     def estimated(self) -> Tensor:
         """P(observed | latent) from the counts with a Dirichlet prior."""

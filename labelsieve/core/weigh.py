@@ -168,21 +168,25 @@ class Prune(Weigh):
         self.k, self.start, self.every = k, start, every
         self.epoch = 0
         self.kept = nn.Buffer(torch.ones(networks, num_samples, dtype=torch.bool))
+        self.pruned_for = nn.Buffer(torch.zeros((), dtype=torch.int64))  # the epoch that it was last done for
 
     def start_round(self, number: int) -> None:
         self.kept.fill_(True)
 
+    def due(self, epoch: int) -> bool:
+        """Whether the samples of this epoch are chosen anew."""
+        return epoch > 0 and epoch >= self.start and (epoch - self.start) % self.every == 0
+
     def start_epoch(self, epoch: int) -> None:
+        if self.due(epoch) and int(self.pruned_for) != epoch:
+            raise ValueError("pruning predicts the training set again: call method.end_epoch(predict)")
         self.epoch = epoch
 
     def end_epoch(self, predict: Predict | None) -> None:
-        next_epoch = self.epoch + 1
-        if next_epoch < self.start or (next_epoch - self.start) % self.every:
-            return
-        if predict is None:
-            raise ValueError("pruning predicts the training set again: call method.end_epoch(predict)")
-        for probs, labels, index in predict():
-            self.kept[:, index] = observed_confidence(probs, labels) > self.k
+        if self.due(self.epoch + 1) and predict is not None:
+            for probs, labels, index in predict():
+                self.kept[:, index] = observed_confidence(probs, labels) > self.k
+            self.pruned_for.fill_(self.epoch + 1)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         return self.kept[:, index].to(probs.dtype)

@@ -23,8 +23,14 @@ class Cell:
 
 BENCHMARK: dict[str, Any] = {"model": "densenet-25-12", "epochs": 100, "warmup": 25, "batch": 128, "lr": 0.1}
 
-# Fine-tuning of a cross-entropy model (`init`); the learning rate is halved after 5 epochs, weight decay is 1e-3.
-CLOTHING1M: dict[str, Any] = {"model": "resnet-50", "epochs": 10, "warmup": 0, "batch": 256, "lr": 1e-6}
+# Clothing1M: every method but default fine-tunes the best epoch (on the clean validation set) of a cross-entropy model.
+# Plain momentum 0.9, weight decay 1e-3, incomplete batches dropped; learning rates of epochs 1-5 and 6-10.
+CLOTHING1M: dict[str, Any] = {
+    "model": "resnet-50",  # pretrained on ImageNet
+    "epochs": 10,
+    "batch": 256,
+    "lr": {"default": (0.01, 0.001), "fine-tuning": (1e-6, 5e-7)},
+}
 
 NOISE_RATE = {"animal10n": 0.08, "clothing1m": 0.3846}  # of data whose noise is its own
 
@@ -44,7 +50,6 @@ def options(method: str, data: str) -> dict[str, Any]:
         "sl-prop": {**symmetric, "lam": 1.0},
         "selfie-prop": {"threshold": 0.005, "history": 25, "rounds": 3, "lam": 1.0},
         "gce": {"q": 0.7},
-        "dmi": {"lr_scale": 1.0},
     }
     return every.get(method, {})
 
@@ -120,7 +125,7 @@ TABLE_6: dict[str, Published] = {  # ANIMAL-10N
     "selfie-prop": (16.1, 0.13),
 }
 
-TABLE_7: dict[str, Published] = {  # Clothing1M
+TABLE_7: dict[str, Published] = {  # Clothing1M, numbers to compare with
     "default": (31.06, None),
     "vat": (30.43, None),
     "f-correction": (29.17, None),
@@ -147,7 +152,6 @@ SELFIE_ROUNDS = {
 
 def experiment(data: str, method: str, noise: str | None, rate: float, seed: int = 0, **more: Any) -> Experiment:
     """One run of the paper's protocol; `more` are further options of the method."""
-    settings = CLOTHING1M if data == "clothing1m" else BENCHMARK
     chosen = {**options(method, data), **more}
     return Experiment(
         data=data,
@@ -157,12 +161,12 @@ def experiment(data: str, method: str, noise: str | None, rate: float, seed: int
         noise_rate=rate if noise else NOISE_RATE[data],
         options=tuple(sorted(chosen.items())),
         seed=seed,
-        **settings,
+        **BENCHMARK,
     )
 
 
 def cells() -> Iterator[Cell]:
-    """Every cell of every table."""
+    """Every cell of every table but 7, whose protocol is not an Experiment's."""
     for data, rows in TABLE_2.items():
         for method, row in rows.items():
             for (noise, rate), text in zip(COLUMNS, row.split(", "), strict=True):
@@ -176,8 +180,6 @@ def cells() -> Iterator[Cell]:
             yield Cell("5", experiment(data, "mentornet-prop", noise, 0.4), (stacked, None))
     for method, published in TABLE_6.items():
         yield Cell("6", experiment("animal10n", method, None, 0.0), published)
-    for method, published in TABLE_7.items():
-        yield Cell("7", experiment("clothing1m", method, None, 0.0), published)
     for method, (pair, symmetry) in TABLE_8.items():
         yield Cell("8", experiment("tiny-imagenet", method, "pair", 0.4), (pair, None))
         yield Cell("8", experiment("tiny-imagenet", method, "symmetry", 0.4), (symmetry, None))

@@ -74,12 +74,14 @@ def networks_maker(
     channels, height, width = train.images.shape[1:]
     make_one = partial(make_model, experiment.model, (channels, height, width), train.num_classes)
     check_fit(make_one(), train, test, experiment.model)
+    if experiment.init and count > 1:
+        raise InputError(f"{experiment.method} needs networks that differ: it cannot start both from one --init")
     start = first_weights(experiment.init, make_one)
 
     def networks_of(number: int) -> Networks:
         networks = make_networks(make_one, count, experiment.seed, number)
-        for network in networks if start else ():
-            network.load_state_dict(start)
+        if start and number == 0:  # a later round starts anew
+            networks[0].load_state_dict(start)
         return networks.to(device)
 
     return networks_of

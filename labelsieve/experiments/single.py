@@ -96,10 +96,12 @@ def understood(experiment: Experiment, prepared: Prepared) -> list[str]:
     networks = f", {prepared.method.networks} networks" if prepared.method.networks > 1 else ""
     parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
     criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
+    told = f", told that {100 * experiment.noise_rate:g}% of the labels are wrong"
+    warms_up = any(getattr(part, "warmup", 0) for part in prepared.method.parts())
+    warmup = f"; warm-up of {experiment.warmup} epochs" if warms_up else ""
     return [
         f"data:    {experiment.data}: {', '.join(facts)}",
-        f"method:  {experiment.method}{criterion}, told that {100 * experiment.noise_rate:g}% of the labels are wrong; "
-        f"warm-up of {experiment.warmup} epochs",
+        f"method:  {experiment.method}{criterion}{told}{warmup}",
         f"network: {experiment.model}, {parameters:,} parameters{networks}",
     ]
 

@@ -63,14 +63,15 @@ class Learner:
         return torch.stack(norms).isfinite()
 
     def _update(self, finite: Tensor, active: Tensor, before: list[list[Tensor]]) -> None:
-        """Step the optimizers of networks that have something finite to learn; undo the rest."""
-        for optimizer, learns in zip(self.optimizers, finite & active, strict=True):
+        """Step the optimizers of networks that have something finite to learn; leave the others as they were."""
+        for learns, optimizer, buffers, saved in zip(
+            finite & active, self.optimizers, self.buffers, before, strict=True
+        ):
             guarded_step(optimizer, learns)
+            for now, then in zip(buffers, saved, strict=True):
+                now.copy_(torch.where(learns, now, then))
         if self.own_optimizer is not None:
             guarded_step(self.own_optimizer, finite.all())
-        for ok, buffers, saved in zip(finite, self.buffers, before, strict=True):
-            for now, then in zip(buffers, saved, strict=True):
-                now.copy_(torch.where(ok, now, then))
 
 
 def guarded_step(optimizer: torch.optim.SGD, learns: Tensor) -> None:

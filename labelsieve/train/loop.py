@@ -182,10 +182,15 @@ class _Run:
         return self.training.lr_at(epoch) * self.method.lr_scale(epoch)
 
     def _order(self, epoch: int) -> Tensor:
-        """Each sample once, in an order of (seed, round, epoch) alone; batch-norm cannot take a last batch of one."""
+        """Each sample once, in an order of (seed, round, epoch) alone.
+
+        Batch-norm cannot take a last batch of one sample, and some methods no incomplete one.
+        """
         order = torch.randperm(len(self.train), generator=generator(self.training.seed, "batches", self.round, epoch))
-        if len(order) % self.training.batch == 1 and len(order) > 1 and has_batch_norm(self.networks):
-            order = order[:-1]
+        left_over = len(order) % self.training.batch
+        useless = self.method.drop_last or (left_over == 1 and has_batch_norm(self.networks))
+        if useless and left_over < len(order):
+            order = order[: len(order) - left_over]
         return order.to(self.train.labels.device)
 
     def _predict(self) -> Any:

@@ -126,6 +126,7 @@ def test_every_criterion_is_honoured(name):
         method.start_epoch(0)
         polluted = torch.tensor([[[0.2, 0.6, 0.2]]]).log().expand(method.networks, 1, 3)
         step(method, polluted, labels[:1], torch.tensor([0]))
+        method.end_epoch(predictor(method, 3))
         method.start_epoch(20)
         decision = method.step(probs.log().expand(method.networks, 6, 3), labels, index).decision
         (select,) = [part for part in method.weigh if isinstance(part, Select)]

@@ -217,6 +217,28 @@ def test_confidence_rises_linearly_to_its_full_weight():
     assert betas == [0, 0, 0, 0.5, 1, 1.5, 2, 2]
 
 
+def test_the_prior_counts_every_sample_until_the_sieve_begins():
+    loss = ConfidenceRegularized(2, beta=2.0, start=0, full=2)
+    probs, labels = torch.tensor([[[0.9, 0.1], [0.9, 0.1], [0.9, 0.1], [0.1, 0.9]]]), torch.tensor([0, 1, 1, 1])
+    priors = []
+    for epoch in range(4):
+        loss.start_epoch(epoch)
+        priors.append(loss.prior.tolist())
+        loss.observe(probs, labels, None, torch.ones(1, 4, dtype=torch.bool))
+    assert priors == [[0.5, 0.5], [0.25, 0.75], [0.25, 0.75], [0.5, 0.5]]  # the sieve drops two of the three ones
+
+
+def test_vat_is_left_out_of_a_validation_loss():
+    from labelsieve import Problem, make
+
+    model, x, y = Softmax(torch.randn(3, 6)), torch.randn(8, 6), torch.randint(3, (8,))
+    method = make("vat", Problem(3, 0.1))
+    method.start_epoch(0)
+    assert method(model(x), y, model=model, inputs=x) > method.eval()(model(x), y)
+    with torch.no_grad():
+        assert method(model(x), y).isfinite()
+
+
 def test_confidence_term_by_hand():
     loss = ConfidenceRegularized(3, beta=2.0, start=0, full=1)
     loss.start_epoch(1)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from labelsieve import Problem, make
+from labelsieve.randomness import derive
 
 CLASSES, SAMPLES, BATCH = 5, 40, 10
 
@@ -241,7 +242,7 @@ def test_lccn():
         probs = softmax(logits)[0]
         targets = labels[index].copy()
         if epoch >= 2:
-            u = torch.rand(SAMPLES, generator=torch.Generator().manual_seed(9 * 1_000_003 + epoch)).numpy()
+            u = torch.rand(SAMPLES, generator=torch.Generator().manual_seed(derive(9, "latent") ^ epoch)).numpy()
             for i, s in enumerate(index):
                 posterior = probs[i] * phi[:, labels[s]]
                 targets[i] = np.searchsorted(np.cumsum(posterior), u[s] * posterior.sum(), side="right")
@@ -257,6 +258,48 @@ def test_lccn():
         )
     assert moved > 10
     assert np.allclose(method.relabel.counts.numpy(), counts) and counts.sum() == SAMPLES
+
+
+def test_lccn_without_a_warm_up_learns_the_labels_for_one_epoch():
+    labels, steps = world(5, epochs=3)
+    start = softmax(2 * np.random.default_rng(1).normal(size=(SAMPLES, CLASSES)))
+
+    def predict():
+        return iter([(torch.from_numpy(start)[None].float(), torch.from_numpy(labels), torch.arange(SAMPLES))])
+
+    done = run(make("lccn", Problem(CLASSES, 0.4, 0, SAMPLES)), labels, steps, predict)
+    taught = [step.decision.target[0].numpy() == labels[index] for (_, index, _), step in zip(steps, done, strict=True)]
+    per_epoch = SAMPLES // BATCH
+    assert np.all(taught[:per_epoch]) and not np.all(taught[per_epoch:])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("lccn", {}), ("gce", {"k": 0.5}), ("mentornet-prop", {"update": "repredict"})]
+)
+def test_a_loop_that_forgets_to_predict_is_told(name, options):
+    method = make(name, Problem(CLASSES, 0.4, 1, SAMPLES), **options)
+    method.start_epoch(0)
+    with pytest.raises(ValueError, match=r"end_epoch\(predict\)"):
+        method.start_epoch(1)
+
+
+def test_a_second_round_without_patrinis_estimate_is_told():
+    method = make("f-correction", Problem(CLASSES, 0.4, 1), estimate="patrini")
+    method.start_round(1)
+    with pytest.raises(ValueError, match=r"end_round\(predict\)"):
+        method.start_epoch(0)
+
+
+def test_a_stack_survives_a_checkpoint_in_the_middle_of_nowhere():
+    """In a loop without end_epoch the transition is made by the next start_epoch, in another process too."""
+    labels, steps = world(11, epochs=2)
+    one, other = (make("f-correction", Problem(CLASSES, 0.4, 2)) for _ in range(2))
+    run(one, labels, steps)
+    other.load_state_dict(one.state_dict())
+    for method in (one, other):
+        method.start_epoch(2)
+    assert torch.equal(one.loss.transition, other.loss.transition)
+    assert not torch.equal(one.loss.transition[0], torch.eye(CLASSES))
 
 
 def test_elr():

@@ -230,10 +230,23 @@ def test_a_network_without_anything_to_learn_is_left_as_it_is(noisy_blobs):
         if hasattr(module, "rate"):
             module.rate = 0.0  # no dropout: the twins stay twins
     learner = Learner(twins, meth, TRAINING)
-    before = [p.clone() for p in twins.parameters()]
+    state = [*twins.parameters(), *twins.buffers()]
+    before = [tensor.clone() for tensor in state]
     outcome = learner.step(noisy_blobs.inputs(torch.arange(32)), noisy_blobs.labels[:32], torch.arange(32))
     assert outcome.finite.all() and not outcome.step.decision.active.any()
-    assert all(torch.equal(p, then) for p, then in zip(twins.parameters(), before, strict=True))
+    state = [*twins.parameters(), *twins.buffers()]
+    assert all(torch.equal(tensor, then) for tensor, then in zip(state, before, strict=True))
+
+
+def test_dmi_leaves_an_incomplete_last_batch_out(noisy_blobs):
+    steps = []
+
+    class Spy(StopAt):
+        def step(self, done, total):
+            steps.append((done, total))
+
+    fit(networks(), method("dmi", warmup=1), noisy_blobs, training=TRAINING, watcher=Spy())
+    assert steps[-1] == (36, 36)  # six whole batches of 203 samples, six epochs
 
 
 def test_a_damaged_checkpoint_is_not_used(tmp_path, noisy_blobs, test_blobs):

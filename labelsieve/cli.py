@@ -33,6 +33,7 @@ def demo(
     noise: str = "pair",
     rate: float = 0.4,
     seeds: int = 3,
+    first_seed: int = 0,
     methods: str = "default,mentornet,mentornet-prop",
     out: Path = Path("runs/demo"),
 ) -> None:
@@ -42,13 +43,14 @@ def demo(
         noise: Kind of label noise that is added: pair, symmetry or mixed.
         rate: Share of the labels that it makes wrong.
         seeds: How many times each method is trained, each time with other noise.
+        first_seed: The first of these seeds.
         methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all; all of them
             for all.
         out: Folder for the runs and the picture. Runs that are there already are not run again.
     """
     from labelsieve.experiments import demo
 
-    demo.compare(noise, rate, seeds, demo.expanded(methods), out)
+    demo.compare(noise, rate, range(first_seed, first_seed + seeds), demo.expanded(methods), out)
 
 
 def train(

@@ -20,19 +20,19 @@ from labelsieve.report.records import by_method, read_run
 MOST_CURVES = 6  # in one picture
 
 
-def compare(noise: str, rate: float, seeds: int, methods: list[str], out: Path) -> None:
+def compare(noise: str, rate: float, seeds: range, methods: list[str], out: Path) -> None:
     """Train every method on every seed's noise, then show what came of it."""
-    if seeds < 1:
-        raise InputError(f"seeds must be at least 1, got {seeds}")
+    if not seeds:
+        raise InputError("seeds must be at least 1")
     transition(noise, len(CLASSES), rate)  # refuses wrong noise before anything runs
     for name, criterion in map(named, methods):
         make(name, Problem(len(CLASSES), rate, num_samples=1), criterion)  # and a wrong method
     experiments = [
         planned("fashion", noise=noise, rate=rate, noise_rate=rate, method=name, criterion=criterion, seed=seed)
-        for seed in range(seeds)
+        for seed in seeds
         for name, criterion in map(named, methods)
     ]
-    print(f"{len(experiments)} runs: {', '.join(methods)}; {100 * rate:g}% {noise} noise; {seeds} seeds", flush=True)
+    print(f"{len(experiments)} runs: {', '.join(methods)}; {100 * rate:g}% {noise} noise; {spoken(seeds)}", flush=True)
     run_all(experiments, out)
     groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments)
     table = comparison(groups)
@@ -41,8 +41,12 @@ def compare(noise: str, rate: float, seeds: int, methods: list[str], out: Path) 
     (out / "table.md").write_text(markdown(table) + "\n", encoding="utf-8")
     few = {method: groups[method] for method in list(groups)[:MOST_CURVES]}
     picture = out / f"{noise}-{rate:g}.png"
-    draw(few, CLASSES, f"Fashion-MNIST, 6,000 images, {100 * rate:g}% {noise} noise, {seeds} seeds", picture)
+    draw(few, CLASSES, f"Fashion-MNIST, 6,000 images, {100 * rate:g}% {noise} noise, {spoken(seeds)}", picture)
     print(f"picture: {picture}")
+
+
+def spoken(seeds: range) -> str:
+    return f"{len(seeds)} seeds" if seeds.start == 0 else f"seeds {seeds[0]} to {seeds[-1]}"
 
 
 def expanded(methods: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from labelsieve.errors import LabelsieveError
 from labelsieve.experiments.spec import Experiment
 
-POLL = 0.3  # seconds between two looks at the records
+POLL = 0.3  # seconds between two looks at the folders
 
 
 def sweep(
@@ -18,20 +18,19 @@ def sweep(
 ) -> dict[Experiment, str]:
     """Run all that are not done, as many at a time as the cores allow; returns why those failed that did.
 
-    `report` is told now and then how many epochs of how many are done.
+    `report` is told now and then how many runs of how many are done.
     """
     workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
-    total = sum(experiment.epochs for experiment in experiments)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(experiments)), context, initializer=_leave_signals_to_parent) as pool:
         futures = {pool.submit(_run_one, experiment, root): experiment for experiment in experiments}
         try:
             while wait(futures, timeout=POLL).not_done:
-                report(epochs_done(experiments, root), total)
+                report(runs_done(experiments, root), len(experiments))
         except BaseException:
             _stop(pool, futures)
             raise
-    report(epochs_done(experiments, root), total)
+    report(runs_done(experiments, root), len(experiments))
     return {futures[future]: reason for future in futures if (reason := future.result()) is not None}
 
 
@@ -39,10 +38,8 @@ def folder_of(experiment: Experiment, root: Path) -> Path:
     return root / experiment.name()
 
 
-def epochs_done(experiments: Sequence[Experiment], root: Path) -> int:
-    """Counted in the records, without reading them."""
-    paths = [folder_of(experiment, root) / "record.jsonl" for experiment in experiments]
-    return sum(path.read_bytes().count(b'"event": "epoch"') for path in paths if path.exists())
+def runs_done(experiments: Sequence[Experiment], root: Path) -> int:
+    return sum((folder_of(experiment, root) / "done").exists() for experiment in experiments)
 
 
 def _run_one(experiment: Experiment, root: Path) -> str | None:

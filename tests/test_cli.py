@@ -340,7 +340,12 @@ def wait_for_epochs(path, epochs, process):
 
 def comparable(run):
     rows = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    return [{key: row[key] for key in row if key != "seconds"} for row in rows if row["event"] != "resume"]
+
+
+def resumed(run):
+    rows = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
+    return sum(row["event"] == "resume" for row in rows)
 
 
 def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
@@ -359,6 +364,7 @@ def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
     assert code == 0, error
     assert "epoch 60/60" in out and "epoch 1/60" not in out
     assert comparable(pieces) == comparable(whole)
+    assert (resumed(whole), resumed(pieces)) == (0, 4)
     for name in ("tables.safetensors", "model.safetensors"):
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
 

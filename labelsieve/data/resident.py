@@ -1,6 +1,6 @@
 """Labelled: images and labels that live on the device as plain tensors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,11 +34,6 @@ class Labelled:
     def inputs(self, index: Tensor) -> Tensor:
         """What the network sees of these samples."""
         return standardise(self.images[index])
-
-    def batches(self, order: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, labels and index of the samples in this order."""
-        for index in order.split(size):
-            yield self.inputs(index), self.labels[index], index
 
     def to(self, device: torch.device) -> "Labelled":
         return self._with(lambda tensor: tensor.to(device))

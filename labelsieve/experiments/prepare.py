@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from labelsieve import noise
 from labelsieve.core.method import Method
-from labelsieve.data import Labelled, load_data
+from labelsieve.data import Labelled
 from labelsieve.data.arrays import load_npy, read_labels
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
+from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import Experiment
 from labelsieve.methods import Problem, make
 from labelsieve.models import make_model
@@ -40,10 +41,11 @@ class Prepared:
     fingerprint: str
 
 
-def prepare(experiment: Experiment) -> Prepared:
+def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
     """Load the data, corrupt the labels, make networks and method: all that can be refused is refused here."""
+    shelf = shelf or Shelf()
     device = usable_device(experiment.device)
-    train, test = load_data(experiment.data)
+    train, test = shelf.load(experiment.data)
     train = with_labels(experiment, train)
     fingerprint = digest(train, test)
     train, valid = hold_out(train, experiment.valid, experiment.seed)
@@ -57,9 +59,9 @@ def prepare(experiment: Experiment) -> Prepared:
         precision=experiment.precision,
     )
     return Prepared(
-        train.to(device),
-        valid and valid.to(device),
-        test and test.to(device),
+        shelf.put(train, device),
+        valid and shelf.put(valid, device),
+        test and shelf.put(test, device),
         networks_maker(experiment, train, test, method.networks, device),
         method,
         training,

@@ -16,11 +16,18 @@ from labelsieve.train import Result, fit
 from labelsieve.train.checkpoint import prefixed, to_bytes
 from labelsieve.train.loop import Watcher
 from labelsieve.train.record import Row
+from labelsieve.train.signals import StopFlag
 
 MATRIX_IN_RECORD = 20  # classes; larger matrices are in tables.safetensors alone
 
 
-def run(experiment: Experiment, path: Path, watcher: Watcher | None = None, prepared: Prepared | None = None) -> bool:
+def run(
+    experiment: Experiment,
+    path: Path,
+    watcher: Watcher | None = None,
+    prepared: Prepared | None = None,
+    stop: StopFlag | None = None,
+) -> bool:
     """Train it in this folder, from where it was cut; False if it was done already."""
     torch.set_num_threads(experiment.threads)
     prepared = prepared or prepare(experiment)
@@ -41,6 +48,7 @@ def run(experiment: Experiment, path: Path, watcher: Watcher | None = None, prep
             record=folder.record,
             checkpoints=folder.checkpoints,
             watcher=watcher,
+            stop=stop,
         )
         deliver(experiment, prepared, result, folder)
     return True

@@ -1,4 +1,4 @@
-"""sweep: many experiments, several at a time, each in its own process and folder."""
+"""sweep: many experiments, several at a time, each in its own folder: on a GPU side by side, on CPUs in processes."""
 
 import multiprocessing
 import os
@@ -13,24 +13,50 @@ from labelsieve.experiments.spec import Experiment
 POLL = 0.3  # seconds between two looks at the folders
 
 
-def sweep(
-    experiments: Sequence[Experiment], root: Path, report: Callable[[int, int], None] = lambda done, total: None
-) -> dict[Experiment, str]:
-    """Run all that are not done, as many at a time as the cores allow; returns why those failed that did.
+Report = Callable[[int, int], None]
 
-    `report` is told now and then how many runs of how many are done.
+
+def sweep(
+    experiments: Sequence[Experiment],
+    root: Path,
+    report: Report = lambda done, total: None,
+    at_once: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[Experiment, str]:
+    """Run all that are not done; returns why those failed that did.
+
+    `report` is told now and then how many runs of how many are done, `say` how many run at a time.
     """
+    left = [experiment for experiment in experiments if not (folder_of(experiment, root) / "done").exists()]
+    failed: dict[Experiment, str] = {}
+
+    def tell() -> None:
+        report(runs_done(experiments, root), len(experiments))
+
+    on_gpu = [experiment for experiment in left if experiment.device.startswith("cuda")]
+    on_cpu = [experiment for experiment in left if experiment not in on_gpu]
+    if on_gpu:
+        from labelsieve.experiments.side_by_side import side_by_side
+
+        failed |= side_by_side(on_gpu, [folder_of(e, root) for e in on_gpu], tell, at_once, say)
+    if on_cpu:
+        failed |= in_processes(on_cpu, root, tell)
+    tell()
+    return failed
+
+
+def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> dict[Experiment, str]:
+    """As many at a time as the cores allow."""
     workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(experiments)), context, initializer=_leave_signals_to_parent) as pool:
         futures = {pool.submit(_run_one, experiment, root): experiment for experiment in experiments}
         try:
             while wait(futures, timeout=POLL).not_done:
-                report(runs_done(experiments, root), len(experiments))
+                report()
         except BaseException:
             _stop(pool, futures)
             raise
-    report(runs_done(experiments, root), len(experiments))
     return {futures[future]: reason for future in futures if (reason := future.result()) is not None}
 
 

@@ -1,6 +1,10 @@
 """DenseNet(L=25, k=12), the network of the paper's benchmarks, as its harness (SELFIE's public code) builds it."""
 
+import importlib
 import math
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
 
 import torch.nn.functional as F
 from torch import Tensor, cat, nn
@@ -43,6 +47,8 @@ class DenseNet(nn.Module):
         super().__init__()
         layers = (depth - 4) // 3
         width = 16
+        self.layers, self.growth = layers, growth
+        self.widths = tuple(width + block * layers * growth for block in range(3))  # channels that a block begins with
         modules: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
         for block in range(3):
             if block:
@@ -53,10 +59,22 @@ class DenseNet(nn.Module):
         self.features = nn.Sequential(*modules)
         self.norm = nn.BatchNorm2d(width)
         self.classifier = nn.Linear(width, num_classes)
+        self.fused = True  # use the fused kernels where they can be used
         self.apply(initialise)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(F.relu(self.norm(self.features(x))).mean((2, 3)))  # type: ignore[no-any-return]
+        fused = fused_kernels() if self.fused and x.is_cuda else None
+        if fused is not None and fused.applies(self, x):
+            means = fused.features(self, x)
+        else:
+            means = F.relu(self.norm(self.features(x))).mean((2, 3))
+        return self.classifier(means)  # type: ignore[no-any-return]
+
+
+@cache
+def fused_kernels() -> ModuleType | None:
+    """The same network in fused kernels, where Triton is installed."""
+    return importlib.import_module("labelsieve.models.fused") if find_spec("triton") else None
 
 
 def initialise(module: nn.Module) -> None:

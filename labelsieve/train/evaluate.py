@@ -1,10 +1,12 @@
 """Predictions and error rates in eval mode."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from labelsieve.train.graph import Recorder
 from labelsieve.train.protocol import Samples, Training
 
 EVALUATION_BATCH = 1000
@@ -15,14 +17,39 @@ def predictions(networks: nn.Module, data: Samples, training: Training) -> Itera
     """Probabilities (N, B, K), labels and index of every sample, in order."""
     networks.eval()
     everything = torch.arange(len(data), device=data.labels.device)
-    for inputs, labels, index in data.batches(everything, EVALUATION_BATCH):
-        with training.autocast(inputs.device):
-            logits = networks(inputs)
-        yield logits.float().softmax(-1), labels, index
+    for index in everything.split(EVALUATION_BATCH):
+        yield scores(networks, data, training, index).softmax(-1), data.labels[index], index
 
 
-def error_rates(networks: nn.Module, data: Samples, training: Training) -> list[float]:
+def scores(networks: nn.Module, data: Samples, training: Training, index: Tensor) -> Tensor:
+    """Logits (N, B, K) of these samples."""
+    inputs = data.inputs(index)
+    with training.autocast(inputs.device):
+        logits: Tensor = networks(inputs)
+    return logits.float()
+
+
+class ErrorRates:
     """Per network: the percentage of samples whose likeliest class is not their label."""
-    wrong = sum((probs.argmax(-1) != labels).sum(-1) for probs, labels, _ in predictions(networks, data, training))
-    assert isinstance(wrong, Tensor)
-    return [100 * count / len(data) for count in wrong.tolist()]
+
+    def __init__(self, networks: nn.Module, data: Samples, training: Training, recorder: Recorder) -> None:
+        self.networks, self.data, self.training, self.recorder = networks, data, training, recorder
+        device = data.labels.device
+        self.position = torch.zeros((), dtype=torch.int64, device=device)
+        self.wrong = torch.zeros(len(list(networks.children())), dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def measure(self) -> list[float]:
+        self.networks.eval()
+        self.position.zero_()
+        self.wrong.zero_()
+        for first in range(0, len(self.data), EVALUATION_BATCH):
+            count = min(EVALUATION_BATCH, len(self.data) - first)
+            self.recorder.run((id(self), count), partial(self._count, count))
+        return [100 * count / len(self.data) for count in self.wrong.tolist()]
+
+    def _count(self, count: int) -> None:
+        index = self.position + torch.arange(count, device=self.position.device)
+        guesses = scores(self.networks, self.data, self.training, index).argmax(-1)
+        self.wrong.add_((guesses != self.data.labels[index]).sum(-1))
+        self.position.add_(count)

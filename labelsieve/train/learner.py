@@ -46,7 +46,10 @@ class Learner:
     def set_lr(self, lr: float) -> None:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(lr)
+                else:
+                    group["lr"] = lr
 
     def _loss(self, step: Step, inputs: Tensor, logits: Tensor) -> Tensor:
         if self.method.regularizer is None:
@@ -84,9 +87,10 @@ def guarded_step(optimizer: torch.optim.SGD, learns: Tensor) -> None:
 def sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
     """Nesterov SGD whose momentum exists from the start, so that every step is alike."""
     parameters = [p for p in network.parameters() if p.requires_grad]
+    on_gpu = parameters[0].is_cuda
     optimizer = torch.optim.SGD(
         parameters,
-        lr=training.lr,
+        lr=torch.tensor(training.lr, device=parameters[0].device) if on_gpu else training.lr,  # graphs read a tensor
         momentum=training.momentum,
         nesterov=training.momentum > 0,
         weight_decay=training.weight_decay,

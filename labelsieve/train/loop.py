@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,12 +13,14 @@ from labelsieve.core.method import Method
 from labelsieve.errors import Diverged
 from labelsieve.randomness import derive, generator
 from labelsieve.train.checkpoint import Checkpoints, prefixed, under
-from labelsieve.train.evaluate import error_rates, predictions
+from labelsieve.train.evaluate import ErrorRates, predictions
+from labelsieve.train.graph import Recorder, own_stream
 from labelsieve.train.learner import Learner
-from labelsieve.train.meters import Meters, Reading
+from labelsieve.train.meters import Reading
 from labelsieve.train.protocol import Samples, Training
 from labelsieve.train.record import Record, Row
 from labelsieve.train.signals import StopFlag
+from labelsieve.train.steps import Steps
 
 MakeNetworks = Callable[[int], nn.Module]  # of a round; one child per network of the method, logits (N, B, K)
 
@@ -69,16 +72,20 @@ def fit(
     record: Record | None = None,
     checkpoints: Checkpoints | None = None,
     watcher: Watcher | None = None,
+    stop: StopFlag | None = None,
 ) -> Result:
-    """Train the networks of every round, on the device that they are made on."""
-    run = _Run(make_networks, method, train, test, valid, training, record, checkpoints, watcher or Nobody())
-    with StopFlag() as stop:
+    """Train the networks of every round, on the device of the training data.
+
+    `stop`: the flag of someone who trains several at a time; without one, signals to the process stop this training.
+    """
+    with own_stream(train.labels.device), nullcontext(stop) if stop else StopFlag() as flag:
+        run = _Run(make_networks, method, train, test, valid, training, record, checkpoints, watcher or Nobody())
         run.resume()
         while run.round < method.rounds:
             while run.epochs_done < training.epochs:
-                run.one_epoch(stop)
+                run.one_epoch(flag)
             run.end_round()
-    return Result(run.chosen, snapshot(method.tables()), run.rows)
+        return Result(run.chosen, snapshot(method.tables()), run.rows)
 
 
 @dataclass
@@ -144,6 +151,8 @@ class _Run:
             self._momenta()[name].copy_(saved)
         weights, tables = under("chosen/networks", tensors), under("chosen/tables", tensors)
         self.chosen = Chosen(facts["chosen_epoch"], facts["chosen_error"], weights, tables)
+        if self.record:
+            self.record.append({"event": "resume", "round": self.round + 1, "epochs_done": self.epochs_done})
 
     def _new_networks(self) -> None:
         self.networks = self.make_networks(self.round)
@@ -152,6 +161,13 @@ class _Run:
         self.random = torch.Generator(self.device)
         lend_generator(self.networks, self.random)
         lend_generator(self.method, self.random)
+        self.recorder = Recorder(self.device, self.random, enabled=self.training.recorded)
+        self.steps = Steps(self.learner, self.train, self.recorder)
+        self.error_rates = {
+            name: ErrorRates(self.networks, data, self.training, self.recorder)
+            for name, data in (("test_error", self.test), ("valid_error", self.valid))
+            if data is not None
+        }
 
     def _learn(self, epoch: int, stop: StopFlag) -> Reading:
         """All steps of one epoch."""
@@ -160,17 +176,15 @@ class _Run:
         self.method.start_epoch(epoch)
         self.learner.set_lr(self._lr(epoch))
         self.random.manual_seed(derive(self.training.seed, "dropout", self.round, epoch))
-        meters = Meters(self.method.networks, self.train.num_classes, self.device)
         order = self._order(epoch)
         steps = -(-len(order) // self.training.batch)
         earlier = steps * (self.round * self.training.epochs + epoch)
         total = steps * self.method.rounds * self.training.epochs
-        for done, (inputs, labels, index) in enumerate(self.train.batches(order, self.training.batch)):
+        for done, step in enumerate(self.steps.epoch(order, self.training.batch)):
             stop.check(f"in epoch {epoch + 1}, after {epoch} whole ones")
-            outcome = self.learner.step(inputs, labels, index)
-            meters.add(outcome, labels, None if self.train.clean is None else self.train.clean[index])
+            step()
             self.watcher.step(earlier + done + 1, total)
-        reading = meters.read(clean_known=self.train.clean is not None)
+        reading = self.steps.read()
         if reading.first_bad_step is not None:
             raise Diverged(
                 f"training diverged: loss or gradient was not finite in epoch {epoch + 1}, step "
@@ -201,15 +215,14 @@ class _Run:
         if self.method.rounds > 1:
             row["round"] = self.round + 1
         measured: dict[str, list[Any]] = {"train_loss": reading.loss, "precision": reading.precision}
-        if self.test is not None:
-            measured["test_error"] = error_rates(self.networks, self.test, self.training)
-        if self.valid is not None:
-            measured["valid_error"] = error_rates(self.networks, self.valid, self.training)
+        measured |= {name: rates.measure() for name, rates in self.error_rates.items()}
         measured["kept"] = [[round(share, 4) for share in shares] for shares in reading.kept]
         for name, values in measured.items():
             row[name] = values[0]
         if self.method.networks > 1:
             row["networks"] = measured
+        if self.device.type == "cuda":
+            row["steps"] = "recorded" if self.recorder.reason is None else f"eager: {self.recorder.reason}"
         return {**row, "seconds": round(time.perf_counter() - began, 3)}
 
     def _choose(self, row: Row) -> None:

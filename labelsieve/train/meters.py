@@ -21,7 +21,7 @@ class Reading:
 
 
 class Meters:
-    """Counters of one epoch for N networks and K classes."""
+    """Counters of an epoch for N networks and K classes."""
 
     def __init__(self, networks: int, num_classes: int, device: torch.device) -> None:
         self.loss = torch.zeros(networks, dtype=torch.float64, device=device)
@@ -30,6 +30,12 @@ class Meters:
         self.kept = torch.zeros(networks, num_classes, dtype=torch.int64, device=device)
         self.kept_clean = torch.zeros(networks, dtype=torch.int64, device=device)
         self.first_bad_step = torch.full((), NEVER, dtype=torch.int64, device=device)
+
+    def reset(self) -> None:
+        """Begin a new epoch."""
+        for counter in (self.loss, self.steps, self.seen, self.kept, self.kept_clean):
+            counter.zero_()
+        self.first_bad_step.fill_(NEVER)
 
     @torch.no_grad()
     def add(self, outcome: Outcome, labels: Tensor, clean: Tensor | None) -> None:

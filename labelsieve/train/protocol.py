@@ -1,6 +1,6 @@
 """What training is told: the samples and the settings."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,8 +24,8 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batches(self, order: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs (B, ...), labels (B) and index (B) of the samples in this order."""
+    def inputs(self, index: Tensor) -> Tensor:
+        """What the networks see of these samples, (B, ...)."""
 
 
 def stepped(epochs: int, drops: tuple[float, ...] = (0.5, 0.75), factor: float = 0.2) -> Callable[[int], float]:
@@ -44,6 +44,7 @@ class Training:
     weight_decay: float = 5e-4
     seed: int = 0
     precision: str = "fp32"  # or bf16, by autocast
+    recorded: bool = True  # steps become CUDA graphs, where there is a GPU
 
     def autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")

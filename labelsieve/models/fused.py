@@ -1,0 +1,819 @@
+"""DenseNet's features in fused Triton kernels: the same parameters, state_dict and mathematics, a fraction of the time.
+
+A dense layer is batch-norm, ReLU, a 3x3 convolution to a few channels, dropout and a copy. Done one by one, these move
+far more bytes than the convolution itself needs. What is done here instead:
+
+* **One buffer per block**, (pixels, columns), with a slot of 16 columns per layer. A layer reads all columns to the
+  right of its slot and writes its slot: nothing is copied, every address is a multiple of 32 bytes, and the idle
+  columns of a slot are zero by their weights.
+* **Statistics once per channel.** A channel has the same mean and deviation in every layer that reads it, so they are
+  taken once, by the kernel that writes it.
+* **Normalise and rectify while loading**: a = max(0, x * scale + shift), with scale = gamma / deviation.
+* **Batch-norm's gradient once per channel.** With x̂ = (x - mean) / deviation, n pixels, and d_i the gradient at layer
+  i's normalised and scaled input (0 where its ReLU was), autograd computes for every reader i of a channel
+      dx_i = (gamma_i * d_i - gamma_i * Σ d_i / n - x̂ * gamma_i * Σ(d_i x̂) / n) / deviation
+  x̂ is the same for all readers, so only G = Σ_i gamma_i d_i is kept per pixel and S = Σ_i gamma_i Σ d_i and
+  T = Σ_i gamma_i Σ(d_i x̂) per channel; when all readers are done, dx = (G - S / n - x̂ T / n) / deviation.
+* **Each pixel is normalised three times, not nine**: a tile holds whole rows of the image; it is loaded once per row of
+  the kernel, multiplied with the weights of that row's three taps, and the sums are shifted sideways at the end.
+* **Both gradients of a convolution in one pass**: a tile of the buffer is read once, its nine shifted output gradients
+  are loaded beside it as 9 x 16 columns, and serve both d = Σ dz W and dW = Σ a dz.
+* Sums over pixels are written per program and added in a fixed order: the same numbers in every run.
+* Dropout's mask is a hash of (seed, pixel, channel), made again in the backward pass instead of stored.
+
+Products are taken in the type of the buffers (bf16) and summed in fp32, as autocast does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from labelsieve.models.densenet import DenseNet
+
+SLOT = 16  # columns that a layer's new channels take: the smallest width of a matrix product
+LARGEST = 2**31  # elements of a buffer: addresses are 32 bits
+LARGEST_TRANSITION = 256  # channels
+SMALLEST_TILE = 64  # pixels
+PROGRAMS = 264  # of a kernel that walks over pixels: two per multiprocessor of an H200
+EPSILON = 1e-5  # of batch-norm
+
+
+def conv_sizes(pixels: int, channels: int) -> dict[str, int]:
+    """Tile sizes, warps and stages that measured best (benchmarks/fused.py)."""
+    return {"BM": 128 if pixels > 16384 else 64, "BK": 32, "num_warps": 4, "num_stages": 3}
+
+
+def transition_sizes(pooled: int, outputs: int) -> dict[str, int]:
+    return {"BM": 64, "BK": 32, "BN": 64, "num_warps": 4, "num_stages": 2}
+
+
+def backward_sizes(pixels: int, channels: int) -> dict[str, int]:
+    return {"BM": 64, "CK": 32, "num_warps": 4, "num_stages": 2}
+
+
+# ---- kernels -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def hashed(place, seed):
+    """A well mixed 32-bit number of a place and a 64-bit seed (two rounds of a multiply-shift hash)."""
+    x = place.to(tl.uint32) ^ (seed & 0xFFFFFFFF).to(tl.uint32)
+    for half in tl.static_range(2):
+        x = (x ^ (x >> 16)) * 0x21F0AAAD
+        x = (x ^ (x >> 15)) * 0x735A2D97
+        x = x ^ (x >> 15)
+        if half == 0:
+            x = x ^ ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    return x
+
+
+@triton.jit
+def kept_by_dropout(place, seeds, layer, rate):
+    """Whether the element at this place is kept."""
+    threshold = (rate * 16777216.0).to(tl.uint32)
+    return (hashed(place, tl.load(seeds + layer)) >> 8) >= threshold
+
+
+@triton.jit
+def scale_and_shift(gamma, beta, mean, rstd, c, inside):
+    """Batch-norm as x * scale + shift, for columns c."""
+    scale = tl.load(gamma + c, mask=inside, other=0.0) * tl.load(rstd + c, mask=inside, other=0.0)
+    return scale, tl.load(beta + c, mask=inside, other=0.0) - tl.load(mean + c, mask=inside, other=0.0) * scale
+
+
+@triton.jit
+def conv_forward(
+    x, y, w, gamma, beta, mean, rstd, partial, seeds, layer, rate,
+    pixels, height, width, x_stride, y_stride, channels,
+    NORM: tl.constexpr, DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """y (pixels, 16) = dropout(3x3 convolution of relu(norm(x (pixels, channels)))), and its sums over the tile."""
+    p = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.arange(0, SLOT)
+    live = p < pixels
+    row = (p // width) % height
+    column = p % width
+    # y at q is left of q - 1, middle of q and right of q + 1: each tap's product with the pixel itself
+    left = tl.zeros((BM, SLOT), tl.float32)
+    middle = tl.zeros((BM, SLOT), tl.float32)
+    right = tl.zeros((BM, SLOT), tl.float32)
+    for first in range(0, channels, BK):
+        c = first + tl.arange(0, BK)
+        inside = c < channels
+        if NORM:
+            scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+        for tap in tl.static_range(0, 9, 3):
+            down = tap // 3 - 1
+            inner = live & (row + down >= 0) & (row + down < height)
+            there = inner[:, None] & inside[None, :]
+            a = tl.load(x + (p + down * width)[:, None] * x_stride + c[None, :], mask=there, other=0.0)
+            place = w + (tap * channels + c)[:, None] * SLOT + o[None, :]
+            w0 = tl.load(place, mask=inside[:, None], other=0.0)
+            w1 = tl.load(place + channels * SLOT, mask=inside[:, None], other=0.0)
+            w2 = tl.load(place + 2 * channels * SLOT, mask=inside[:, None], other=0.0)
+            if NORM:
+                a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0)
+                a = tl.where(inner[:, None], a, 0.0).to(w0.dtype)
+            left = tl.dot(a, w0, left, input_precision="ieee")
+            middle = tl.dot(a, w1, middle, input_precision="ieee")
+            right = tl.dot(a, w2, right, input_precision="ieee")
+    here = tl.arange(0, BM)[:, None] + tl.zeros((BM, SLOT), tl.int32)  # a tile holds whole rows of the image
+    before = tl.gather(left, tl.maximum(here - 1, 0), 0)
+    after = tl.gather(right, tl.minimum(here + 1, BM - 1), 0)
+    total = middle + tl.where((column > 0)[:, None], before, 0.0) + tl.where((column < width - 1)[:, None], after, 0.0)
+    if DROP:
+        total = tl.where(kept_by_dropout(p[:, None] * SLOT + o[None, :], seeds, layer, rate), total / (1 - rate), 0.0)
+    new = total.to(y.dtype.element_ty)
+    tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
+    new = new.to(tl.float32)  # 0 in rows that are not live
+    tl.store(partial + tl.program_id(0) * 2 * SLOT + o, tl.sum(new, 0))
+    tl.store(partial + tl.program_id(0) * 2 * SLOT + SLOT + o, tl.sum(new * new, 0))
+
+
+@triton.jit
+def transition_forward(
+    x, y, u, w, gamma, beta, mean, rstd, partial, seeds, layer, rate,
+    pooled, height, width, x_stride, y_stride, channels, outputs,
+    DROP: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """u = dropout(relu(1x1 convolution of relu(norm(x)))), y = u averaged over 2x2 pixels; height, width are y's."""
+    q = tl.program_id(0) * BM + tl.arange(0, BM)  # pixels of y
+    o = tl.program_id(1) * BN + tl.arange(0, BN)
+    live = q < pooled
+    wanted = o < outputs
+    written = live[:, None] & wanted[None, :]
+    corner = (q // width) * (4 * width) + (q % width) * 2  # pixel of x: rows of x are 2 * width long
+    mean_u = tl.zeros((BM, BN), tl.float32)
+    for part in tl.static_range(4):
+        p = corner + (part // 2) * (2 * width) + part % 2
+        total = tl.zeros((BM, BN), tl.float32)
+        for first in range(0, channels, BK):
+            c = first + tl.arange(0, BK)
+            inside = c < channels
+            there = live[:, None] & inside[None, :]
+            a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=there, other=0.0)
+            weights = tl.load(w + c[:, None] * outputs + o[None, :], mask=inside[:, None] & wanted[None, :], other=0.0)
+            scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+            a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(weights.dtype)
+            total = tl.dot(a, weights, total, input_precision="ieee")
+        new = tl.maximum(total, 0.0)
+        if DROP:
+            place = p[:, None] * outputs + o[None, :]
+            new = tl.where(kept_by_dropout(place, seeds, layer, rate), new / (1 - rate), 0.0)
+        new = new.to(u.dtype.element_ty)
+        tl.store(u + p[:, None] * outputs + o[None, :], new, mask=written)
+        mean_u += new.to(tl.float32) * 0.25
+    result = mean_u.to(y.dtype.element_ty)
+    tl.store(y + q[:, None] * y_stride + o[None, :], result, mask=written)
+    result = tl.where(written, result.to(tl.float32), 0.0)
+    place = partial + tl.program_id(0) * 2 * outputs + o
+    tl.store(place, tl.sum(result, 0), mask=wanted)
+    tl.store(place + outputs, tl.sum(result * result, 0), mask=wanted)
+
+
+@triton.jit
+def statistics(partial, count, mean, variance, rstd, pixels, eps, columns, SLOT: tl.constexpr, ROWS: tl.constexpr):
+    """Mean, variance and 1 / deviation of 16 columns from the sums of every program."""
+    c = tl.program_id(0) * SLOT + tl.arange(0, SLOT)
+    plain = tl.zeros((ROWS, SLOT), tl.float32)
+    squared = tl.zeros((ROWS, SLOT), tl.float32)
+    for first in range(0, count, ROWS):
+        r = first + tl.arange(0, ROWS)
+        place = partial + r[:, None] * 2 * columns + c[None, :]
+        plain += tl.load(place, mask=(r < count)[:, None], other=0.0)
+        squared += tl.load(place + columns, mask=(r < count)[:, None], other=0.0)
+    average = tl.sum(plain, 0) / pixels
+    spread = tl.maximum(tl.sum(squared, 0) / pixels - average * average, 0.0)
+    tl.store(mean + c, average)
+    tl.store(variance + c, spread)
+    tl.store(rstd + c, 1 / tl.sqrt(spread + eps))
+
+
+@triton.jit
+def head_forward(
+    x, y, gamma, beta, mean, rstd, area, x_stride, channels, BM: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """y (images, channels) = relu(norm(x)) averaged over an image."""
+    image = tl.program_id(0)
+    c = tl.program_id(1) * BK + tl.arange(0, BK)
+    inside = c < channels
+    scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+    total = tl.zeros((BK,), tl.float32)
+    for first in range(0, area, BM):
+        p = first + tl.arange(0, BM)
+        there = (p < area)[:, None] & inside[None, :]
+        a = tl.load(x + (image * area + p)[:, None] * x_stride + c[None, :], mask=there, other=0.0).to(tl.float32)
+        a = tl.maximum(a * scale[None, :] + shift[None, :], 0.0)
+        total += tl.sum(tl.where(there, a, 0.0), 0)
+    tl.store(y + image * channels + c, total / area, mask=inside)
+
+
+@triton.jit
+def gradient_tile(
+    dz, p, live, row, column, height, width, outputs, first,
+    CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Output gradients that meet pixel p: of a convolution, 16 columns for each of its taps; else those at p itself."""
+    o = first + tl.arange(0, COLUMNS)
+    if CONV:  # y at p - (down, right) read x at p
+        down = (o // SLOT) // 3 - 1
+        right = (o // SLOT) % 3 - 1
+        y_row = row[:, None] - down[None, :]
+        y_column = column[:, None] - right[None, :]
+        there = live[:, None] & (y_row >= 0) & (y_row < height) & (y_column >= 0) & (y_column < width)
+        place = (p[:, None] - (down * width + right)[None, :]) * SLOT + (o % SLOT)[None, :]
+    else:
+        there = live[:, None] & (o < outputs)[None, :]
+        place = p[:, None] * outputs + o[None, :]
+    return tl.load(dz + place, mask=there, other=0.0)
+
+
+@triton.jit
+def weight_tile(w, c, inside, channels, outputs, first, CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr):
+    """(gradient columns, columns c) of the weights."""
+    o = first + tl.arange(0, COLUMNS)
+    if CONV:
+        place = ((o // SLOT)[:, None] * channels + c[None, :]) * SLOT + (o % SLOT)[:, None]
+        return tl.load(w + place, mask=inside[None, :], other=0.0)
+    return tl.load(w + c[None, :] * outputs + o[:, None], mask=(o < outputs)[:, None] & inside[None, :], other=0.0)
+
+
+@triton.jit
+def backward(
+    x, g, dz, w, gamma, beta, mean, rstd, dw, sums,
+    pixels, height, width, x_stride, channels, outputs, padded,
+    NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr,
+    SLOT: tl.constexpr, BM: tl.constexpr, CK: tl.constexpr,
+):  # fmt: skip
+    """From dz: G (or G +=) gamma * d, and per program the weight gradients and the sums of d and d * x̂.
+
+    Gradient columns are taken as a tile of MOST and, unless 0, one of REST.
+    """
+    c = tl.program_id(1) * CK + tl.arange(0, CK)
+    inside = c < channels
+    if NORM:
+        scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+        factor = tl.load(gamma + c, mask=inside, other=0.0)
+        center = tl.load(mean + c, mask=inside, other=0.0)
+        inverse = tl.load(rstd + c, mask=inside, other=0.0)
+        w_most = weight_tile(w, c, inside, channels, outputs, 0, CONV, SLOT, MOST)
+        if REST > 0:
+            w_rest = weight_tile(w, c, inside, channels, outputs, MOST, CONV, SLOT, REST)
+    dw_most = tl.zeros((CK, MOST), tl.float32)
+    if REST > 0:
+        dw_rest = tl.zeros((CK, REST), tl.float32)
+    plain = tl.zeros((CK,), tl.float32)
+    normal = tl.zeros((CK,), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(pixels, BM), tl.num_programs(0)):
+        p = tile * BM + tl.arange(0, BM)
+        live = p < pixels
+        row = (p // width) % height
+        column = p % width
+        there = live[:, None] & inside[None, :]
+        a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=there, other=0.0)
+        z_most = gradient_tile(dz, p, live, row, column, height, width, outputs, 0, CONV, SLOT, MOST)
+        if REST > 0:
+            z_rest = gradient_tile(dz, p, live, row, column, height, width, outputs, MOST, CONV, SLOT, REST)
+        if NORM:
+            full = a.to(tl.float32)
+            before = full * scale[None, :] + shift[None, :]
+            a = tl.where(live[:, None], tl.maximum(before, 0.0), 0.0).to(a.dtype)
+            d = tl.dot(z_most, w_most, input_precision="ieee")
+            if REST > 0:
+                d = tl.dot(z_rest, w_rest, d, input_precision="ieee")
+            d = tl.where(before > 0, d, 0.0)
+            plain += tl.sum(d, 0)
+            normal += tl.sum(d * (full - center[None, :]) * inverse[None, :], 0)
+            place = g + p[:, None] * x_stride + c[None, :]
+            d = d * factor[None, :]
+            if ADD:
+                d += tl.load(place, mask=there, other=0.0).to(tl.float32)
+            tl.store(place, d.to(g.dtype.element_ty), mask=there)
+        across = tl.trans(a)
+        dw_most = tl.dot(across, z_most, dw_most, input_precision="ieee")
+        if REST > 0:
+            dw_rest = tl.dot(across, z_rest, dw_rest, input_precision="ieee")
+    # dw (programs, padded, MOST + REST), sums (programs, 2, padded)
+    place = dw + (tl.program_id(0) * padded + c[:, None]) * (MOST + REST)
+    tl.store(place + tl.arange(0, MOST)[None, :], dw_most)
+    if REST > 0:
+        tl.store(place + MOST + tl.arange(0, REST)[None, :], dw_rest)
+    if NORM:
+        tl.store(sums + tl.program_id(0) * 2 * padded + c, plain)
+        tl.store(sums + tl.program_id(0) * 2 * padded + padded + c, normal)
+
+
+@triton.jit
+def head_backward(
+    x, g, dy, gamma, beta, mean, rstd, sums, pixels, area, x_stride, channels, padded, BM: tl.constexpr, CK: tl.constexpr
+):  # fmt: skip
+    """G = gamma * d of the average over an image, and per program the sums of d and d * x̂."""
+    c = tl.program_id(1) * CK + tl.arange(0, CK)
+    inside = c < channels
+    scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+    factor = tl.load(gamma + c, mask=inside, other=0.0)
+    center = tl.load(mean + c, mask=inside, other=0.0)
+    inverse = tl.load(rstd + c, mask=inside, other=0.0)
+    plain = tl.zeros((CK,), tl.float32)
+    normal = tl.zeros((CK,), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(pixels, BM), tl.num_programs(0)):
+        p = tile * BM + tl.arange(0, BM)
+        there = (p < pixels)[:, None] & inside[None, :]
+        full = tl.load(x + p[:, None] * x_stride + c[None, :], mask=there, other=0.0).to(tl.float32)
+        d = tl.load(dy + (p // area)[:, None] * channels + c[None, :], mask=there, other=0.0) / area
+        d = tl.where(full * scale[None, :] + shift[None, :] > 0, d, 0.0)
+        plain += tl.sum(d, 0)
+        normal += tl.sum(d * (full - center[None, :]) * inverse[None, :], 0)
+        tl.store(g + p[:, None] * x_stride + c[None, :], (d * factor[None, :]).to(g.dtype.element_ty), mask=there)
+    tl.store(sums + tl.program_id(0) * 2 * padded + c, plain)
+    tl.store(sums + tl.program_id(0) * 2 * padded + padded + c, normal)
+
+
+@triton.jit
+def add_up(
+    dw, sums, count, gamma, dweight, dgamma, dbeta, s, t, channels, outputs, padded, columns,
+    WEIGHT: tl.constexpr, NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, SLOT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """What the programs of a backward kernel have summed, added in order: 16 elements of something per program.
+
+    The first programs do the weights' gradients, the last those of gamma and beta and what they add to S and T.
+    """
+    number = tl.program_id(0)
+    weights = channels * columns // SLOT if WEIGHT else 0
+    r = tl.arange(0, ROWS)
+    if number < weights:
+        e = number * SLOT + tl.arange(0, SLOT)  # element of (channels, columns)
+        total = tl.zeros((ROWS, SLOT), tl.float32)
+        for first in range(0, count, ROWS):
+            place = (first + r)[:, None] * (padded * columns) + e[None, :]
+            total += tl.load(dw + place, mask=(first + r < count)[:, None], other=0.0)
+        c = e // columns
+        o = e % columns
+        if CONV:
+            tl.store(dweight + ((o // SLOT) * channels + c) * SLOT + o % SLOT, tl.sum(total, 0))
+        else:
+            tl.store(dweight + c * outputs + o, tl.sum(total, 0), mask=o < outputs)
+    elif NORM:
+        c = (number - weights) * SLOT + tl.arange(0, SLOT)
+        plain = tl.zeros((ROWS, SLOT), tl.float32)
+        normal = tl.zeros((ROWS, SLOT), tl.float32)
+        for first in range(0, count, ROWS):
+            place = sums + (first + r)[:, None] * 2 * padded + c[None, :]
+            plain += tl.load(place, mask=(first + r < count)[:, None], other=0.0)
+            normal += tl.load(place + padded, mask=(first + r < count)[:, None], other=0.0)
+        of_beta = tl.sum(plain, 0)
+        of_gamma = tl.sum(normal, 0)
+        tl.store(dbeta + c, of_beta)
+        tl.store(dgamma + c, of_gamma)
+        factor = tl.load(gamma + c)
+        of_beta *= factor
+        of_gamma *= factor
+        if ADD:
+            of_beta += tl.load(s + c)
+            of_gamma += tl.load(t + c)
+        tl.store(s + c, of_beta)
+        tl.store(t + c, of_gamma)
+
+
+@triton.jit
+def input_gradient(x, g, mean, rstd, s, t, place, c, there, pixels):
+    """dx = (G - S / n - x̂ T / n) / deviation, at these places."""
+    inverse = tl.load(rstd + c)[None, :]
+    x_hat = (tl.load(x + place, mask=there, other=0.0).to(tl.float32) - tl.load(mean + c)[None, :]) * inverse
+    rest = tl.load(s + c)[None, :] + x_hat * tl.load(t + c)[None, :]
+    return (tl.load(g + place, mask=there, other=0.0).to(tl.float32) - rest / pixels) * inverse
+
+
+@triton.jit
+def slot_gradient(
+    x, g, mean, rstd, s, t, out, seeds, layer, rate, pixels, x_stride,
+    DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a layer's convolution, (pixels, 16): through dropout, once all readers of its slot are done."""
+    p = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.arange(0, SLOT)
+    there = (p < pixels)[:, None] & (c >= 0)[None, :]
+    d = input_gradient(x, g, mean, rstd, s, t, p[:, None] * x_stride + c[None, :], c, there, pixels)
+    place = p[:, None] * SLOT + c[None, :]
+    if DROP:
+        d = tl.where(kept_by_dropout(place, seeds, layer, rate), d / (1 - rate), 0.0)
+    tl.store(out + place, d.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def unpooled_gradient(
+    x, g, mean, rstd, s, t, u, out, rate, pooled, width, x_stride, outputs,
+    DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a transition's convolution: through average, dropout and ReLU, which u remembers by its zeros."""
+    q = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.program_id(1) * SLOT + tl.arange(0, SLOT)
+    there = (q < pooled)[:, None] & (c < outputs)[None, :]
+    d = input_gradient(x, g, mean, rstd, s, t, q[:, None] * x_stride + c[None, :], c, there, pooled) * 0.25
+    if DROP:
+        d = d / (1 - rate)
+    corner = (q // width) * (4 * width) + (q % width) * 2
+    for part in tl.static_range(4):
+        place = (corner + (part // 2) * (2 * width) + part % 2)[:, None] * outputs + c[None, :]
+        passed = tl.load(u + place, mask=there, other=0.0) > 0
+        tl.store(out + place, tl.where(passed, d, 0.0).to(out.dtype.element_ty), mask=there)
+
+
+# ---- where everything lies -----------------------------------------------------------------------------------------
+
+
+def padded(channels: int) -> int:
+    return -(-channels // SLOT) * SLOT
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A norm and the convolution after it, with the idle channels; the stem has no norm, the end no convolution."""
+
+    number: int
+    first: int  # column of its block that it reads first
+    column: int  # the same among the columns of all blocks
+    channels: int  # that it reads
+    outputs: int  # that it writes
+    weight: slice  # of the packed parameters
+    gamma: slice
+    beta: slice
+    norm: slice  # of the packed statistics
+
+
+class Plan:
+    """The layout of a DenseNet: packed parameters with idle columns, and the way from and to the real ones."""
+
+    def __init__(self, inputs: int, widths: tuple[int, ...], layers: int, growth: int) -> None:
+        self.units: list[Unit] = []
+        self.sources: list[Tensor] = []  # per packed parameter: its place among the real ones, or -1
+        self.norms: list[Tensor] = []  # per real norm channel: its column among the columns of all blocks
+        self.real = self.packed = self.statistics = 0
+        self.widths = [padded(width) + SLOT * layers for width in widths]  # columns of each block
+        self.starts = [sum(self.widths[:block]) for block in range(len(widths))]
+        self._add(torch.arange(inputs), widths[0], 3, 0, 0, norm=False)
+        for block, width in enumerate(widths):
+            for layer in range(layers + 1):
+                slots = [SLOT * older + torch.arange(growth) for older in range(layer)]
+                columns = torch.cat([*slots, SLOT * layer + torch.arange(width)])
+                after = len(columns) if block + 1 < len(widths) else 0
+                outputs, side = (growth, 3) if layer < layers else (after, 1)
+                self._add(columns, outputs, side, SLOT * (layers - layer), self.starts[block])
+        self.features = columns  # of the real channels at the end
+        packed = torch.cat(self.sources)
+        idle = packed < 0
+        self.to_packed = torch.where(idle, self.real, packed)  # a zero follows the real ones
+        self.to_real = torch.empty(self.real, dtype=torch.int64)
+        self.to_real[packed[~idle]] = torch.arange(len(packed))[~idle]
+        self.to_columns = torch.cat(self.norms)
+        spread = [torch.full((unit.norm.stop - unit.norm.start,), -1) for unit in self.units]
+        count = 0
+        for unit, places, columns in zip(self.units[1:], spread[1:], self.norms, strict=True):
+            places[columns - unit.column] = count + torch.arange(len(columns))
+            count += len(columns)
+        places = torch.cat(spread)
+        self.to_statistics = torch.where(places < 0, count, places)  # a mean of 0 and a variance of 1 follow
+
+    def _add(self, columns: Tensor, outputs: int, side: int, first: int, start: int, norm: bool = True) -> None:
+        """Real parameters come as gamma, beta, weight of every unit; packed ones as weight, gamma, beta."""
+        real, taps = len(columns), side * side
+        read, written = padded(int(columns[-1]) + 1), padded(outputs)
+        norm_size = 2 * real if norm else 0
+        weight = torch.full((taps, read, written), -1)
+        places = torch.arange(outputs * real * taps).view(outputs, real, taps) + self.real + norm_size
+        weight[:, columns, :outputs] = places.permute(2, 1, 0)
+        vectors = torch.full((2, read) if norm else (2, 0), -1)
+        if norm:
+            vectors[:, columns] = self.real + torch.arange(norm_size).view(2, real)
+            self.norms.append(start + first + columns)
+        self.real += norm_size + outputs * real * taps
+        slices = []
+        for part in (weight.flatten(), *vectors):
+            slices.append(slice(self.packed, self.packed + len(part)))
+            self.packed += len(part)
+            self.sources.append(part)
+        size = vectors.shape[1]
+        statistics = slice(self.statistics, self.statistics + size)
+        self.statistics += size
+        self.units.append(Unit(len(self.units), first, start + first, read, written, *slices, statistics))
+
+    def to(self, device: torch.device) -> "Plan":
+        for name in ("features", "to_packed", "to_real", "to_columns", "to_statistics"):
+            setattr(self, name, getattr(self, name).to(device))
+        return self
+
+    def blocks(self) -> list[list[Unit]]:
+        """Per block: its dense layers and, last, what follows them."""
+        size = (len(self.units) - 1) // len(self.widths)
+        return [self.units[1 + block * size : 1 + (block + 1) * size] for block in range(len(self.widths))]
+
+
+@lru_cache(maxsize=8)
+def plan_of(inputs: int, widths: tuple[int, ...], layers: int, growth: int, device: torch.device) -> Plan:
+    return Plan(inputs, widths, layers, growth).to(device)
+
+
+# ---- the passes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pass:
+    """One batch on its way through the network, forward and back."""
+
+    plan: Plan
+    shape: tuple[int, int, int]  # images, height, width
+    dtype: torch.dtype  # of the buffers
+    wide: Tensor  # packed parameters, fp32
+    seeds: Tensor | None  # per unit, for dropout
+    rate: float
+    running: tuple[Tensor, Tensor] | None  # packed mean and 1 / deviation of every unit; None: of the batch
+
+    def __post_init__(self) -> None:
+        self.half = self.wide.to(self.dtype)
+        self.buffers: list[Tensor] = []
+        self.unpooled: list[Tensor] = []  # u of every transition
+        self.mean, self.variance, self.rstd = self.wide.new_empty(3, sum(self.plan.widths))
+
+    def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.wide.device)
+
+    def size(self, block: int) -> tuple[int, int, int]:
+        """Pixels, height and width in a block."""
+        images, height, width = self.shape
+        height, width = height >> block, width >> block
+        return images * height * width, height, width
+
+    def norm(self, unit: Unit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gamma, beta, mean and 1 / deviation of what a unit reads."""
+        if self.running is None:
+            mean, rstd = self.mean[unit.column :], self.rstd[unit.column :]
+        else:
+            mean, rstd = (statistic[unit.norm] for statistic in self.running)
+        return self.wide[unit.gamma], self.wide[unit.beta], mean, rstd
+
+    def dropout(self, unit: Unit) -> tuple[Tensor | None, int, float]:
+        return self.seeds, unit.number, self.rate
+
+    # -- forward
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, features)"""
+        stem = self.plan.units[0]
+        self.images = images.new_zeros(len(images), *images.shape[2:], SLOT, dtype=self.dtype)
+        self.images[..., : images.shape[1]] = images.permute(0, 2, 3, 1)
+        for block, (*layers, after) in enumerate(self.plan.blocks()):
+            self.buffers.append(self.new(self.size(block)[0], self.plan.widths[block]))
+            first = len(layers) * SLOT
+            if block == 0:
+                self._conv(block, stem, self.images, first)
+            else:
+                self._transition(block, before, first)
+            for unit in layers:
+                self._conv(block, unit, self.buffers[block][:, unit.first :], unit.first - SLOT)
+            before = after
+        return self._head(before)
+
+    def _conv(self, block: int, unit: Unit, x: Tensor, to: int) -> None:
+        pixels, height, width = self.size(block)
+        sizes = conv_sizes(pixels, unit.channels)
+        programs = triton.cdiv(pixels, sizes["BM"])
+        partial = self.new(programs, 2, SLOT, dtype=torch.float32)
+        y = self.buffers[block]
+        norm = unit is not self.plan.units[0]
+        x_stride = x.stride(0) if norm else SLOT
+        conv_forward[(programs,)](
+            x, y[:, to:], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
+            pixels, height, width, x_stride, y.stride(0), unit.channels,
+            NORM=norm, DROP=self.seeds is not None and norm, SLOT=SLOT, **sizes,
+        )  # fmt: skip
+        self._statistics(partial, self.plan.starts[block] + to, SLOT, pixels)
+
+    def _transition(self, block: int, unit: Unit, to: int) -> None:
+        pooled, height, width = self.size(block)
+        x, y = self.buffers[block - 1], self.buffers[block]
+        sizes = transition_sizes(pooled, unit.outputs)
+        grid = triton.cdiv(pooled, sizes["BM"]), triton.cdiv(unit.outputs, sizes["BN"])
+        partial = self.new(grid[0], 2, unit.outputs, dtype=torch.float32)
+        self.unpooled.append(self.new(len(x), unit.outputs))
+        transition_forward[grid](
+            x, y[:, to:], self.unpooled[-1], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
+            pooled, height, width, x.stride(0), y.stride(0), unit.channels, unit.outputs,
+            DROP=self.seeds is not None, **sizes,
+        )  # fmt: skip
+        self._statistics(partial, self.plan.starts[block] + to, unit.outputs, pooled)
+
+    def _statistics(self, partial: Tensor, column: int, columns: int, pixels: int) -> None:
+        if self.running is None:
+            statistics[(columns // SLOT,)](
+                partial, len(partial), self.mean[column:], self.variance[column:], self.rstd[column:], pixels, EPSILON,
+                columns, SLOT=SLOT, ROWS=256, num_warps=8,
+            )  # fmt: skip
+
+    def _head(self, unit: Unit) -> Tensor:
+        x = self.buffers[-1]
+        area = len(x) // self.shape[0]
+        result = self.new(self.shape[0], unit.channels, dtype=torch.float32)
+        head_forward[(self.shape[0], triton.cdiv(unit.channels, 64))](
+            x, result, *self.norm(unit), area, x.stride(0), unit.channels, BM=64, BK=64
+        )
+        return result[:, self.plan.features]
+
+    # -- backward
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Gradients of the real parameters, from those of the features."""
+        self.gradients = torch.empty_like(self.wide)
+        self.s, self.t = self.wide.new_empty(2, sum(self.plan.widths))
+        blocks = self.plan.blocks()
+        for block in reversed(range(len(blocks))):
+            *layers, after = blocks[block]
+            self.g = torch.empty_like(self.buffers[block])
+            if block + 1 == len(blocks):
+                self._head_backward(after, gradient)
+            else:
+                self._backward(block, after, self.unpooled_gradient, add=False)
+            for unit in reversed(layers):
+                self._backward(block, unit, self._slot_gradient(block, unit, unit.first - SLOT), add=True)
+            first = len(layers) * SLOT
+            if block:
+                self.unpooled_gradient = self._unpooled_gradient(block, first)
+            else:
+                self._backward(block, self.plan.units[0], self._slot_gradient(block, self.plan.units[0], first))
+        return self.gradients[self.plan.to_real]
+
+    def _head_backward(self, unit: Unit, gradient: Tensor) -> None:
+        x = self.buffers[-1]
+        pixels = len(x)
+        dy = gradient.new_zeros(len(gradient), unit.channels, dtype=torch.float32)
+        dy[:, self.plan.features] = gradient.float()
+        chunks = triton.cdiv(unit.channels, 32)
+        programs = min(triton.cdiv(pixels, 64), triton.cdiv(PROGRAMS, chunks))
+        sums = self.new(programs, 2, chunks * 32, dtype=torch.float32)
+        head_backward[(programs, chunks)](
+            x, self.g, dy, *self.norm(unit), sums, pixels, pixels // self.shape[0], x.stride(0), unit.channels,
+            chunks * 32, BM=64, CK=32,
+        )  # fmt: skip
+        self._add_up(unit, None, sums, norm=True, conv=False, add=False)
+
+    def _statistics_at(self, column: int) -> tuple[Tensor, ...]:
+        return tuple(statistic[column:] for statistic in (self.mean, self.rstd, self.s, self.t))
+
+    def _slot_gradient(self, block: int, unit: Unit, at: int) -> Tensor:
+        pixels = self.size(block)[0]
+        x = self.buffers[block]
+        result = self.new(pixels, SLOT)
+        dropped = self.seeds is not None and unit is not self.plan.units[0]
+        slot_gradient[(triton.cdiv(pixels, 256),)](
+            x[:, at:], self.g[:, at:], *self._statistics_at(self.plan.starts[block] + at), result,
+            *self.dropout(unit), pixels, x.stride(0), DROP=dropped, SLOT=SLOT, BM=256,
+        )  # fmt: skip
+        return result
+
+    def _unpooled_gradient(self, block: int, at: int) -> Tensor:
+        pooled, _, width = self.size(block)
+        x, u = self.buffers[block], self.unpooled[block - 1]
+        result = torch.empty_like(u)
+        unpooled_gradient[(triton.cdiv(pooled, 64), triton.cdiv(u.shape[1], SLOT))](
+            x[:, at:], self.g[:, at:], *self._statistics_at(self.plan.starts[block] + at), u, result,
+            self.rate, pooled, width, x.stride(0), u.shape[1], DROP=self.seeds is not None, SLOT=SLOT, BM=64,
+        )  # fmt: skip
+        return result
+
+    def _backward(self, block: int, unit: Unit, dz: Tensor, add: bool = False) -> None:
+        pixels, height, width = self.size(block)
+        stem = unit is self.plan.units[0]
+        x = self.images if stem else self.buffers[block][:, unit.first :]
+        conv = dz.shape[1] == SLOT
+        most = 128
+        rest = SLOT if conv else triton.next_power_of_2(max(0, unit.outputs - most))
+        sizes = backward_sizes(pixels, unit.channels)
+        chunks = triton.cdiv(unit.channels, sizes["CK"])
+        columns = chunks * sizes["CK"]
+        programs = min(triton.cdiv(pixels, sizes["BM"]), triton.cdiv(PROGRAMS, chunks))
+        dw = self.new(programs, columns, most + rest, dtype=torch.float32)
+        sums = self.new(programs, 2, columns, dtype=torch.float32)
+        backward[(programs, chunks)](
+            x, self.g[:, unit.first :], dz, self.half[unit.weight], *self.norm(unit), dw, sums,
+            pixels, height, width, SLOT if stem else x.stride(0), unit.channels, unit.outputs, columns,
+            NORM=not stem, CONV=conv, ADD=add, MOST=most, REST=rest, SLOT=SLOT, **sizes,
+        )  # fmt: skip
+        self._add_up(unit, dw, sums, norm=not stem, conv=conv, add=add)
+
+    def _add_up(self, unit: Unit, dw: Tensor | None, sums: Tensor, norm: bool, conv: bool, add: bool) -> None:
+        columns = 0 if dw is None else dw.shape[2]
+        programs = (unit.channels * columns + (unit.channels if norm else 0)) // SLOT
+        add_up[(programs,)](
+            sums if dw is None else dw, sums, len(sums), self.wide[unit.gamma], self.gradients[unit.weight], self.gradients[unit.gamma],
+            self.gradients[unit.beta], self.s[unit.column :], self.t[unit.column :],
+            unit.channels, unit.outputs, sums.shape[2], columns,
+            WEIGHT=dw is not None, NORM=norm, CONV=conv, ADD=add, SLOT=SLOT, ROWS=64, num_warps=2,
+        )  # fmt: skip
+
+
+class Features(torch.autograd.Function):
+    """The features of a batch in training, with the batch's mean and variance of every norm channel."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, plan: Plan, seeds: Tensor | None, rate: float, dtype: torch.dtype, *parameters: Tensor) -> Any:  # fmt: skip
+        shape = (len(images), *images.shape[2:])
+        ctx.journey = Pass(plan, shape, dtype, packed(plan, parameters), seeds, rate, None)
+        features = ctx.journey.forward(images)
+        ctx.sizes = [parameter.shape for parameter in parameters]
+        mean, variance = ctx.journey.mean[plan.to_columns], ctx.journey.variance[plan.to_columns]
+        ctx.mark_non_differentiable(mean, variance)
+        return features, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
+        flat = ctx.journey.backward(gradient)
+        parts = flat.split([shape.numel() for shape in ctx.sizes])
+        return (None,) * 5 + tuple(part.view(shape) for part, shape in zip(parts, ctx.sizes, strict=True))
+
+
+def packed(plan: Plan, parameters: Sequence[Tensor]) -> Tensor:
+    """All parameters, with zeros in idle places."""
+    zero = parameters[0].new_zeros(1)
+    return torch.cat([*(parameter.detach().flatten() for parameter in parameters), zero])[plan.to_packed]
+
+
+def packed_statistics(plan: Plan, norms: Sequence[nn.BatchNorm2d]) -> tuple[Tensor, Tensor]:
+    """The running mean and 1 / deviation of every unit."""
+    mean = torch.cat([*(tracked(norm.running_mean) for norm in norms), norms[0].weight.new_zeros(1)])
+    variance = torch.cat([*(tracked(norm.running_var) for norm in norms), norms[0].weight.new_ones(1)])
+    return mean[plan.to_statistics], (variance + EPSILON).rsqrt()[plan.to_statistics]
+
+
+# ---- the network ---------------------------------------------------------------------------------------------------
+
+
+def applies(network: "DenseNet", images: Tensor) -> bool:
+    """Whether this batch can go through the fused kernels: bf16 on a GPU, gradients for the parameters alone."""
+    height, width = images.shape[2:]
+    halvings = 2 ** (len(network.widths) - 1)
+    return (
+        images.is_cuda
+        and torch.is_autocast_enabled("cuda")
+        and torch.get_autocast_dtype("cuda") == torch.bfloat16
+        and not images.requires_grad
+        and images.shape[1] <= SLOT
+        and network.growth <= SLOT
+        and network.widths[-1] <= LARGEST_TRANSITION
+        and height % halvings == width % halvings == 0
+        and SMALLEST_TILE % width == 0  # a tile holds whole rows
+        and len(images) * height * width * (padded(network.widths[0]) + SLOT * network.layers) < LARGEST
+    )
+
+
+def features(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """What the network's own layers and last norm give, averaged over each image: (B, C, H, W) -> (B, features)."""
+    plan = plan_of(images.shape[1], network.widths, network.layers, network.growth, images.device)
+    units = [module for module in network.features if not isinstance(module, nn.Conv2d)]
+    norms = [unit.norm for unit in units] + [network.norm]
+    parameters = [network.features[0].weight]
+    for unit in units:
+        parameters += [unit.norm.weight, unit.norm.bias, unit.conv.weight]
+    parameters += [network.norm.weight, network.norm.bias]
+    dropout = units[0].dropout
+    if not network.training:
+        shape = (len(images), *images.shape[2:])
+        with torch.no_grad():
+            whole = packed(plan, parameters)
+            return Pass(plan, shape, dtype, whole, None, 0.0, packed_statistics(plan, norms)).forward(images)
+    seeds = None
+    if dropout.rate > 0:
+        seeds = torch.empty(len(plan.units), dtype=torch.int64, device=images.device).random_(
+            generator=dropout.generator
+        )
+    result, mean, variance = Features.apply(images, plan, seeds, dropout.rate, dtype, *parameters)
+    if norms[0].track_running_stats:
+        remember(norms, mean, variance, images, [unit.conv.kernel_size == (1, 1) for unit in units])
+    return result
+
+
+@torch.no_grad()
+def remember(norms: Sequence[nn.BatchNorm2d], mean: Tensor, variance: Tensor, images: Tensor, ends: list[bool]) -> None:
+    """Update the running statistics as batch-norm does, with the unbiased variance. `ends`: a block ends here."""
+    sizes = [norm.num_features for norm in norms]
+    pixels = images.numel() // images.shape[1]
+    unbiased = []
+    for end in (*ends, True):
+        unbiased.append(pixels / (pixels - 1))
+        pixels //= 4 if end else 1
+    variances = list(variance.split(sizes))
+    torch._foreach_mul_(variances, unbiased)
+    momentum = norms[0].momentum or 0.0
+    torch._foreach_lerp_([tracked(norm.running_mean) for norm in norms], list(mean.split(sizes)), momentum)
+    torch._foreach_lerp_([tracked(norm.running_var) for norm in norms], variances, momentum)
+    torch._foreach_add_([tracked(norm.num_batches_tracked) for norm in norms], 1)
+
+
+def tracked(statistic: Tensor | None) -> Tensor:
+    assert statistic is not None
+    return statistic

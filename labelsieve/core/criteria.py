@@ -139,7 +139,9 @@ class CriteriaPL(Criterion):
 
     def stack(self, probs: Tensor, labels: Tensor, valid: Tensor) -> None:
         """Add predictions to what the next penalty labels are made of."""
-        self.columns.add_(stack(self.sums, probs, labels, valid).sum(1))
+        amounts = stack(self.sums, probs, labels, valid)
+        if self.compensate == "iteration":
+            self.columns.add_(amounts.sum(1))
 
     def start_round(self, number: int) -> None:
         self.penalty.copy_(uniform_penalty(self.num_classes, self.networks))
@@ -189,7 +191,7 @@ class CriteriaALL(CriteriaPL):
         self.lam = lam
 
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
-        return observed_confidence(probs, labels) + self.lam * super().forward(probs, labels)
+        return observed_confidence(probs, labels) - self.lam * penalty_confidence(probs, self.penalty_of(labels))
 
 
 CRITERIA: dict[str, type[Criterion]] = {

@@ -37,20 +37,23 @@ def ramped_share(noise_rate: float, ramp: int, epoch: int) -> Fraction:
     return 1 - (1 - kept_share(noise_rate)) * min(Fraction(1), Fraction(epoch + 1, ramp))
 
 
-def kept_count(candidates: int | Tensor, share: Tensor) -> Tensor:
-    """ceil(share * candidates), at least one if there is any; `share` is a (numerator, denominator) pair."""
-    return (candidates * share[0] + share[1] - 1) // share[1] + ((share[0] == 0) & (candidates > 0))
-
-
-def top(scores: Tensor, count: Tensor, candidates: Tensor | None = None) -> Tensor:
-    """True for the `count` highest scores of each row; the earlier of equals first, what is not finite last."""
+def ranks(scores: Tensor, candidates: Tensor | None = None) -> Tensor:
+    """The place of each score in its row, the highest first: the earlier of equals first, what is not finite last."""
     last = torch.finfo(scores.dtype).min
-    scores = torch.where(scores.isfinite(), scores, last)  # sort would put NaN first
+    scores = scores.nan_to_num(nan=last, posinf=last, neginf=last)  # sort would put NaN first
     if candidates is not None:
         scores = torch.where(candidates, scores, -torch.inf)
     order = scores.argsort(dim=-1, descending=True, stable=True)
     place = torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
-    return torch.empty_like(order).scatter_(-1, order, place) < count
+    return torch.empty_like(order).scatter_(-1, order, place)
+
+
+def within_share(rank: Tensor, candidates: int | Tensor, share: Tensor) -> Tensor:
+    """True for the first ceil(share * candidates) places, at least one; `share` is a (numerator, denominator) pair.
+
+    A whole number is below ceil(a / b) if and only if b times it is below a.
+    """
+    return rank * share[1] < (candidates * share[0]).clamp(min=1)
 
 
 class Weigh(Part, ABC):
@@ -104,13 +107,13 @@ class Select(Weigh):
         if self.joint:
             scores = scores.mean(0).expand_as(scores)
         if self.disagree_from is None:
-            selected = top(scores, kept_count(scores.shape[-1], self.share))
+            selected = within_share(ranks(scores), scores.shape[-1], self.share)
         else:
             guesses = probs.argmax(-1)
             candidates = (guesses != guesses[:1]).any(0) | self.agreed_too
             if self.or_everything:
                 candidates = candidates | ~candidates.any()
-            selected = top(scores, kept_count(candidates.sum(), self.share), candidates)
+            selected = within_share(ranks(scores, candidates), candidates.sum(), self.share) & candidates
         return (selected.flip(0) if self.exchange else selected).to(probs.dtype)
 
 

@@ -26,7 +26,7 @@ from labelsieve.devices import best_device, device_name, usable_device
 from labelsieve.experiments.plain_loop import plain_epochs
 from labelsieve.methods import METHODS, Problem, make
 from labelsieve.models import make_model
-from labelsieve.models.networks import make_networks
+from labelsieve.models.networks import make_networks, put_on
 from labelsieve.noise import corrupt, pair
 from labelsieve.train import Training, fit
 from labelsieve.train.graph import Recorder, own_stream
@@ -98,7 +98,7 @@ class Bench:
         method = make("mentornet-prop", Problem(classes, RATE, 0, len(train)))
         training = Training(epochs=epochs + 1, batch=self.batch, seed=seed, **settings)
         result = fit(
-            lambda _: make_networks(partial(self.network, fused), 1, seed).to(self.device),
+            lambda _: put_on(make_networks(partial(self.network, fused), 1, seed), self.device, training.precision),
             method,
             noisy,
             test,
@@ -120,7 +120,8 @@ class Bench:
             random = torch.Generator().manual_seed(0)
             labels = torch.randint(classes, (len(train),), generator=random).to(self.device)
             train = Labelled(train.images, labels, [str(k) for k in range(classes)])
-        networks = make_networks(partial(self.network, True, classes), method.networks, 0).to(self.device)
+        networks = make_networks(partial(self.network, True, classes), method.networks, 0)
+        networks = put_on(networks, self.device, settings.get("precision", "fp32"))
         random = torch.Generator(self.device)
         lend_generator(networks, random)
         lend_generator(method, random)

@@ -21,7 +21,7 @@ from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import Experiment
 from labelsieve.methods import Problem, make
 from labelsieve.models import make_model
-from labelsieve.models.networks import Networks, make_networks
+from labelsieve.models.networks import Networks, make_networks, put_on
 from labelsieve.predict import load
 from labelsieve.randomness import generator
 from labelsieve.train import Training
@@ -84,7 +84,7 @@ def networks_maker(
         networks = make_networks(make_one, count, experiment.seed, number)
         if start and number == 0:  # a later round starts anew
             networks[0].load_state_dict(start)
-        return networks.to(device)
+        return put_on(networks, device, experiment.precision)
 
     return networks_of
 

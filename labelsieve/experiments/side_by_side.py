@@ -33,7 +33,8 @@ class Fit:
         return max(1, int(RESERVE * self.free / self.bytes_per_run))
 
     def __str__(self) -> str:
-        return f"a run takes about {self.bytes_per_run / 2**30:.1f} GiB, {self.free / 2**30:.0f} are free: {self.count} fit"
+        takes, free = self.bytes_per_run / 2**30, self.free / 2**30
+        return f"a run takes about {takes:.1f} GiB, {free:.0f} are free: {self.count} fit"
 
 
 def measured_fit(prepared: Prepared) -> Fit:

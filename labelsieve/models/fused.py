@@ -45,17 +45,22 @@ PROGRAMS = 264  # of a kernel that walks over pixels: two per multiprocessor of 
 EPSILON = 1e-5  # of batch-norm
 
 
+# Tile sizes, warps and stages that measured best on an H200 (benchmarks/fused_tiles.py).
+
+
 def conv_sizes(pixels: int, channels: int) -> dict[str, int]:
-    """Tile sizes, warps and stages that measured best (benchmarks/fused.py)."""
-    return {"BM": 128 if pixels > 16384 else 64, "BK": 32, "num_warps": 4, "num_stages": 3}
+    columns = min(64 if pixels <= 32768 else 32, triton.next_power_of_2(channels))
+    return {"BM": SMALLEST_TILE if pixels <= 16384 else 128, "BK": columns, "num_warps": 4, "num_stages": 1}
 
 
-def transition_sizes(pooled: int, outputs: int) -> dict[str, int]:
-    return {"BM": 64, "BK": 32, "BN": 64, "num_warps": 4, "num_stages": 2}
+def transition_sizes() -> dict[str, int]:
+    return {"BM": 32, "BK": 32, "BN": 128, "num_warps": 4, "num_stages": 3}
 
 
-def backward_sizes(pixels: int, channels: int) -> dict[str, int]:
-    return {"BM": 64, "CK": 32, "num_warps": 4, "num_stages": 2}
+def backward_sizes(channels: int, conv: bool) -> dict[str, int]:
+    if channels <= 32:
+        return {"BM": 128, "CK": triton.next_power_of_2(channels), "num_warps": 4, "num_stages": 1}
+    return {"BM": 32, "CK": 64, "num_warps": 4, "num_stages": 1 if conv else 3}
 
 
 # ---- kernels -------------------------------------------------------------------------------------------------------
@@ -77,8 +82,7 @@ def hashed(place, seed):
 @triton.jit
 def kept_by_dropout(place, seeds, layer, rate):
     """Whether the element at this place is kept."""
-    threshold = (rate * 16777216.0).to(tl.uint32)
-    return (hashed(place, tl.load(seeds + layer)) >> 8) >= threshold
+    return (hashed(place, tl.load(seeds + layer)) >> 8).to(tl.float32) >= rate * 16777216.0  # 24 bits are exact
 
 
 @triton.jit
@@ -312,7 +316,8 @@ def backward(
 
 @triton.jit
 def head_backward(
-    x, g, dy, gamma, beta, mean, rstd, sums, pixels, area, x_stride, channels, padded, BM: tl.constexpr, CK: tl.constexpr
+    x, g, dy, gamma, beta, mean, rstd, sums, pixels, area, x_stride, channels, padded,
+    BM: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     """G = gamma * d of the average over an image, and per program the sums of d and d * x̂."""
     c = tl.program_id(1) * CK + tl.arange(0, CK)
@@ -339,7 +344,8 @@ def head_backward(
 @triton.jit
 def add_up(
     dw, sums, count, gamma, dweight, dgamma, dbeta, s, t, channels, outputs, padded, columns,
-    WEIGHT: tl.constexpr, NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, SLOT: tl.constexpr, ROWS: tl.constexpr,
+    WEIGHT: tl.constexpr, NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr,
+    SLOT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """What the programs of a backward kernel have summed, added in order: 16 elements of something per program.
 
@@ -568,17 +574,17 @@ class Pass:
         stem = self.plan.units[0]
         self.images = images.new_zeros(len(images), *images.shape[2:], SLOT, dtype=self.dtype)
         self.images[..., : images.shape[1]] = images.permute(0, 2, 3, 1)
-        for block, (*layers, after) in enumerate(self.plan.blocks()):
+        blocks = self.plan.blocks()
+        for block, (*layers, _) in enumerate(blocks):
             self.buffers.append(self.new(self.size(block)[0], self.plan.widths[block]))
             first = len(layers) * SLOT
             if block == 0:
                 self._conv(block, stem, self.images, first)
             else:
-                self._transition(block, before, first)
+                self._transition(block, blocks[block - 1][-1], first)
             for unit in layers:
                 self._conv(block, unit, self.buffers[block][:, unit.first :], unit.first - SLOT)
-            before = after
-        return self._head(before)
+        return self._head(blocks[-1][-1])
 
     def _conv(self, block: int, unit: Unit, x: Tensor, to: int) -> None:
         pixels, height, width = self.size(block)
@@ -598,7 +604,7 @@ class Pass:
     def _transition(self, block: int, unit: Unit, to: int) -> None:
         pooled, height, width = self.size(block)
         x, y = self.buffers[block - 1], self.buffers[block]
-        sizes = transition_sizes(pooled, unit.outputs)
+        sizes = transition_sizes()
         grid = triton.cdiv(pooled, sizes["BM"]), triton.cdiv(unit.outputs, sizes["BN"])
         partial = self.new(grid[0], 2, unit.outputs, dtype=torch.float32)
         self.unpooled.append(self.new(len(x), unit.outputs))
@@ -693,7 +699,7 @@ class Pass:
         conv = dz.shape[1] == SLOT
         most = 128
         rest = SLOT if conv else triton.next_power_of_2(max(0, unit.outputs - most))
-        sizes = backward_sizes(pixels, unit.channels)
+        sizes = backward_sizes(unit.channels, conv)
         chunks = triton.cdiv(unit.channels, sizes["CK"])
         columns = chunks * sizes["CK"]
         programs = min(triton.cdiv(pixels, sizes["BM"]), triton.cdiv(PROGRAMS, chunks))
@@ -710,8 +716,9 @@ class Pass:
         columns = 0 if dw is None else dw.shape[2]
         programs = (unit.channels * columns + (unit.channels if norm else 0)) // SLOT
         add_up[(programs,)](
-            sums if dw is None else dw, sums, len(sums), self.wide[unit.gamma], self.gradients[unit.weight], self.gradients[unit.gamma],
-            self.gradients[unit.beta], self.s[unit.column :], self.t[unit.column :],
+            sums if dw is None else dw, sums, len(sums), self.wide[unit.gamma],
+            self.gradients[unit.weight], self.gradients[unit.gamma], self.gradients[unit.beta],
+            self.s[unit.column :], self.t[unit.column :],
             unit.channels, unit.outputs, sums.shape[2], columns,
             WEIGHT=dw is not None, NORM=norm, CONV=conv, ADD=add, SLOT=SLOT, ROWS=64, num_warps=2,
         )  # fmt: skip
@@ -721,7 +728,15 @@ class Features(torch.autograd.Function):
     """The features of a batch in training, with the batch's mean and variance of every norm channel."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, plan: Plan, seeds: Tensor | None, rate: float, dtype: torch.dtype, *parameters: Tensor) -> Any:  # fmt: skip
+    def forward(
+        ctx: Any,
+        images: Tensor,
+        plan: Plan,
+        seeds: Tensor | None,
+        rate: float,
+        dtype: torch.dtype,
+        *parameters: Tensor,
+    ) -> Any:
         shape = (len(images), *images.shape[2:])
         ctx.journey = Pass(plan, shape, dtype, packed(plan, parameters), seeds, rate, None)
         features = ctx.journey.forward(images)
@@ -759,6 +774,7 @@ def applies(network: "DenseNet", images: Tensor) -> bool:
     halvings = 2 ** (len(network.widths) - 1)
     return (
         images.is_cuda
+        and images.dtype == network.norm.weight.dtype == torch.float32
         and torch.is_autocast_enabled("cuda")
         and torch.get_autocast_dtype("cuda") == torch.bfloat16
         and not images.requires_grad

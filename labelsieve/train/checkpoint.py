@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -65,7 +66,18 @@ class Checkpoints:
 
 def to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Safetensors of copies: tensors that share memory may not be saved together."""
-    return save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, metadata)
+    return save(on_host(tensors), metadata)
+
+
+def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in the host's memory, with one transfer for all tensors of a type and device."""
+    copies: dict[str, Tensor] = {}
+    for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors.values()):
+        same = {name: t.detach() for name, t in tensors.items() if (t.dtype, t.device) == kind}
+        flat = torch.cat([tensor.flatten() for tensor in same.values()]).cpu()
+        parts = flat.split([tensor.numel() for tensor in same.values()])
+        copies |= {name: part.view(same[name].shape) for name, part in zip(same, parts, strict=True)}
+    return {name: copies[name].clone() for name in tensors}
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Recorder: steps that only change tensors in place, run eagerly at first, then recorded as CUDA graphs and replayed."""
+"""Recorder: steps that only change tensors in place, run eagerly at first, then recorded as CUDA graphs."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator

@@ -59,11 +59,7 @@ class Learner:
         return step.loss + extra
 
     def _finite_gradients(self) -> Tensor:
-        norms = [
-            torch.nn.utils.get_total_norm([p.grad for p in network.parameters() if p.grad is not None])
-            for network in self.networks.children()
-        ]
-        return torch.stack(norms).isfinite()
+        return torch.stack([all_finite(network) for network in self.networks.children()])
 
     def _update(self, finite: Tensor, active: Tensor, before: list[list[Tensor]]) -> None:
         """Step the optimizers of networks that have something finite to learn; leave the others as they were."""
@@ -75,6 +71,14 @@ class Learner:
                 now.copy_(torch.where(learns, now, then))
         if self.own_optimizer is not None:
             guarded_step(self.own_optimizer, finite.all())
+
+
+def all_finite(network: nn.Module) -> Tensor:
+    """Whether every gradient is finite, by the one kernel that loss scaling uses for it."""
+    gradients = [p.grad for p in network.parameters() if p.grad is not None]
+    found = gradients[0].new_zeros(1)
+    torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, torch.ones_like(found))
+    return found[0] == 0
 
 
 def guarded_step(optimizer: torch.optim.SGD, learns: Tensor) -> None:

@@ -9,13 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.core.criteria import CriteriaOL
-from labelsieve.core.weigh import Select, kept_count, kept_share, top
+from labelsieve.core.weigh import Select, kept_share, ranks, within_share
 
 finite_scores = st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 0.5001, 1.0]), min_size=1, max_size=30)
 
 
 def share_of(rate: float) -> torch.Tensor:
     return torch.tensor(kept_share(rate).as_integer_ratio())
+
+
+def kept_count(batch, share):
+    kept = within_share(torch.arange(batch), batch, share)
+    assert kept[: int(kept.sum())].all()
+    return kept.sum()
+
+
+def top(scores, count):
+    return ranks(scores) < count
 
 
 def test_counts_are_exact_for_every_batch_and_every_whole_percent():

@@ -1,0 +1,136 @@
+"""Runs side by side in one process: each is what it would be alone. Threads on the CPU here; test_gpu.py has streams."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from labelsieve.errors import Stopped
+from labelsieve.experiments import side_by_side as module
+from labelsieve.experiments.prepare import prepare
+from labelsieve.experiments.run import run
+from labelsieve.experiments.shelf import Shelf
+from labelsieve.experiments.side_by_side import Fit, side_by_side
+from labelsieve.experiments.spec import Experiment
+from tests.conftest import blobs
+
+
+@pytest.fixture
+def data(tmp_path):
+    train, test = blobs(203, 0), blobs(60, 1)
+    path = tmp_path / "data.npz"
+    np.savez(
+        path,
+        images=train.images.permute(0, 2, 3, 1).numpy(),
+        labels=train.labels.numpy(),
+        test_images=test.images.permute(0, 2, 3, 1).numpy(),
+        test_labels=test.labels.numpy(),
+    )
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def plenty_of_memory(monkeypatch):
+    monkeypatch.setattr(module, "measured_fit", lambda prepared: Fit(bytes_per_run=2**30, free=5 * 2**30))
+
+
+def experiment(data, seed, method="mentornet-prop", **more):
+    settings = {
+        "noise": "pair",
+        "rate": 0.3,
+        "noise_rate": 0.3,
+        "model": "small",
+        "epochs": 3,
+        "warmup": 1,
+        "batch": 32,
+    }
+    return Experiment(data=data, method=method, seed=seed, **{**settings, **more})
+
+
+def rows(folder):
+    lines = (folder / "record.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def test_every_run_is_as_it_would_be_alone(data, tmp_path):
+    every = [experiment(data, seed, method) for seed in range(3) for method in ("default", "co-teaching")]
+    folders = [tmp_path / "together" / e.name() for e in every]
+    said = []
+    assert side_by_side(every, folders, lambda: None, say=said.append) == {}
+    assert said == ["4 runs at a time; a run takes about 1.0 GiB, 5 are free: 4 fit"]
+    for e, folder in zip(every, folders, strict=True):
+        run(e, tmp_path / "alone" / e.name())
+        assert rows(folder) == rows(tmp_path / "alone" / e.name())
+        model = "model.safetensors"
+        assert (folder / model).read_bytes() == (tmp_path / "alone" / e.name() / model).read_bytes()
+
+
+def test_one_that_fails_does_not_stop_the_others(data, tmp_path):
+    good, bad = experiment(data, 0), experiment(data, 0, lr=1e30)
+    failed = side_by_side([bad, good], [tmp_path / "bad", tmp_path / "good"], lambda: None)
+    assert list(failed) == [bad] and "diverged" in failed[bad]
+    assert (tmp_path / "good" / "done").exists()
+
+
+def test_a_signal_stops_all_and_they_go_on_later(data, tmp_path, monkeypatch):
+    every = [experiment(data, seed, epochs=60) for seed in range(3)]
+    folders = [tmp_path / e.name() for e in every]
+    flags = []
+    monkeypatch.setattr(module, "StopFlag", lambda: flags.append(module_flag()) or flags[-1])
+    looks = []
+
+    def report():
+        looks.append(1)
+        if all((f / "record.jsonl").exists() and len(rows(f)) > 2 for f in folders[:2]):
+            flags[0].received = 15
+
+    with pytest.raises(Stopped, match="SIGTERM"):
+        side_by_side(every, folders, report, at_once=2)
+    assert not any((folder / "done").exists() for folder in folders)
+    assert side_by_side(every, folders, lambda: None) == {}
+    assert all((folder / "done").exists() for folder in folders)
+    assert any(row["event"] == "resume" for row in rows(folders[0]))
+
+
+def module_flag():
+    from labelsieve.train.signals import StopFlag
+
+    return StopFlag()
+
+
+def test_the_shelf_reads_once_and_shares_images(data, monkeypatch):
+    reads = []
+    from labelsieve.experiments import shelf as shelf_module
+
+    original = shelf_module.load_data
+    monkeypatch.setattr(shelf_module, "load_data", lambda path: reads.append(path) or original(path))
+    shelf = Shelf()
+    first, second = (prepare(experiment(data, seed), shelf) for seed in (0, 1))
+    assert len(reads) == 1
+    assert first.train.images.data_ptr() == second.train.images.data_ptr()
+    assert not (first.train.labels == second.train.labels).all()
+    held_out = prepare(experiment(data, 0, valid=0.2), shelf)
+    assert len(held_out.train) < len(first.train) and held_out.fingerprint == first.fingerprint
+
+
+def test_weights_do_not_depend_on_what_other_threads_draw():
+    from labelsieve.models import make_model
+    from labelsieve.models.networks import make_networks
+
+    def weights(seed):
+        return make_networks(lambda: make_model("small", (1, 8, 8), 4), 2, seed).state_dict()["1.layers.0.weight"]
+
+    alone = [weights(seed) for seed in range(8)]
+    together = [None] * 8
+
+    def draw(seed):
+        for _ in range(20):
+            together[seed] = weights(seed)
+
+    threads = [threading.Thread(target=draw, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((a == b).all() for a, b in zip(alone, together, strict=True))

@@ -260,8 +260,10 @@ def bench(
             *(it.side_by_side(runs, epochs, **settings) for runs in side),
         ]
     result["epochs"] = [asdict(r) for r in rows]
+    write(out, result)
     say(epochs_table(rows, len(train), floor))
     result["steps"] = step_times(it, methods, settings)
+    write(out, result)
     say(steps_table(result["steps"]))
     if place.type == "cuda":
         method = make("mentornet-prop", Problem(train.num_classes, RATE, 1, len(train)))
@@ -269,9 +271,14 @@ def bench(
             work = it.recorded_steps(method, train.num_classes, 10, settings)
             result["kernels"] = kernels_of_a_step(work, 10, place)
         say(kernels_table(result["kernels"]))
+        write(out, result)
+    say(f"written to {out}")
+
+
+def write(out: Path, result: dict[str, Any]) -> None:
+    """Whatever is known by now: a long bench may be cut."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    say(f"written to {out}")
 
 
 def floor_of(it: Bench, precision: str, result: dict[str, Any]) -> float:

@@ -48,9 +48,10 @@ def demo(
             for all.
         out: Folder for the runs and the picture. Runs that are there already are not run again.
     """
-    from labelsieve.experiments import demo
+    from labelsieve.experiments.compare import compare, expanded
 
-    demo.compare(noise, rate, range(first_seed, first_seed + seeds), demo.expanded(methods), out)
+    every = range(first_seed, first_seed + seeds)
+    compare("fashion", expanded(methods), noise=noise, rate=rate, noise_rate=rate, seeds=every, out=out)
 
 
 def train(
@@ -75,7 +76,7 @@ def train(
     init: Text = None,
     seed: int = 0,
     device: str = "auto",
-    precision: str = "fp32",
+    precision: Text = None,
     threads: Whole = None,
     out: File = None,
     dry_run: bool = False,
@@ -107,7 +108,7 @@ def train(
         init: The folder of a finished run whose model is the start, instead of random weights.
         seed: Of everything random.
         device: auto, cpu or cuda.
-        precision: fp32, or bf16 on a GPU.
+        precision: bf16 or fp32. Default: bf16 on a GPU.
         threads: CPU threads; part of what makes a run repeatable. Default: all cores.
         out: The run's folder. Default: runs/ and a name made from all of the above.
         dry_run: Only say what would be done and what it would cost.
@@ -142,6 +143,101 @@ def train(
         print(single.forecast(experiment, path))
     else:
         single.train(experiment, path)
+
+
+def compare(
+    data: Data = "fashion",
+    *,
+    methods: str = "default,mentornet,mentornet-prop",
+    noise: Text = None,
+    rate: Number = None,
+    noise_rate: Number = None,
+    labels: Text = None,
+    seeds: int = 3,
+    first_seed: int = 0,
+    model: Text = None,
+    epochs: Whole = None,
+    warmup: Whole = None,
+    batch: Whole = None,
+    lr: Number = None,
+    device: str = "auto",
+    precision: Text = None,
+    at_once: Whole = None,
+    out: Path = Path("runs/compare"),
+) -> None:
+    """Train several methods over several seeds, side by side on a GPU, and compare their errors on the test set.
+
+    Args:
+        data: As for train, with a test set.
+        methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all; all of them
+            for all.
+        noise: Corrupt the labels first: pair, symmetry or mixed. Default: the labels as they are.
+        rate: Share of the labels that the added noise makes wrong.
+        noise_rate: The share of labels that is believed wrong. Default: the rate of the added noise.
+        labels: A .csv or .npy file with labels to use instead of the data's own.
+        seeds: How many times each method is trained, each time with other noise.
+        first_seed: The first of these seeds.
+        model: As for train.
+        epochs: As for train.
+        warmup: As for train.
+        batch: As for train.
+        lr: As for train.
+        device: auto, cpu or cuda.
+        precision: bf16 or fp32. Default: bf16 on a GPU.
+        at_once: How many runs share a GPU. Default: as many as pay and fit.
+        out: Folder for the runs, the table and the picture. Runs that are there already are not run again.
+    """
+    from labelsieve.experiments.compare import expanded
+    from labelsieve.experiments.single import compare_options
+
+    compare_options(
+        data,
+        expanded(methods),
+        noise=noise,
+        rate=rate,
+        noise_rate=noise_rate,
+        seeds=range(first_seed, first_seed + seeds),
+        out=out,
+        at_once=at_once,
+        labels=labels,
+        model=model,
+        epochs=epochs,
+        warmup=warmup,
+        batch=batch,
+        lr=lr,
+        device=device,
+        precision=precision,
+    )
+
+
+def bench(
+    data: Data = "fashion",
+    *,
+    model: Text = None,
+    batch: int = 128,
+    device: str = "auto",
+    precision: Text = None,
+    side: str = "2,4,6",
+    methods: str = "all",
+    epochs: int = 3,
+    out: Path = Path("benchmarks/results/bench.json"),
+) -> None:
+    """Measure how fast training is on this machine, beside a plain loop and the floor of the hardware.
+
+    Args:
+        data: As for train, with a test set.
+        model: As for train.
+        batch: Samples per step.
+        device: auto, cpu or cuda.
+        precision: bf16 or fp32. Default: bf16 on a GPU.
+        side: How many runs to train side by side on a GPU, with commas between the numbers.
+        methods: Whose steps are timed, with commas between them; all of them for all, or nothing.
+        epochs: Timed epochs of each row.
+        out: Where the figures go, as JSON.
+    """
+    from labelsieve.experiments.bench import bench_options
+
+    bench_options(data, model, batch, device, precision, side, methods, epochs, out)
 
 
 def predict(
@@ -200,9 +296,11 @@ def noise(
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
+    "compare": compare,
     "predict": predict,
     "methods": methods,
     "noise": noise,
+    "bench": bench,
 }
 
 

@@ -19,5 +19,10 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def best_precision(device: str) -> str:
+    """bf16 where the hardware multiplies it."""
+    return "bf16" if device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
 def device_name(name: str) -> str:
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else f"{platform.machine()} {name}"

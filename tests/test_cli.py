@@ -192,6 +192,12 @@ def test_methods_are_listed(capsys):
         (["predict", "nowhere", "fashion"], "no model at nowhere"),
         (["demo", "--methods", "default,nothing"], "unknown method 'nothing'"),
         (["demo", "--seeds", "0"], "seeds must be at least 1"),
+        (["compare", "--rate", "0.2"], "say --noise too"),
+        (["compare"], "say --noise-rate"),
+        (["compare", "--noise", "pair", "--rate", "0.2", "--methods", "selfi"], "unknown method 'selfi'"),
+        (["bench", "--side", "two"], "--side takes numbers"),
+        (["bench", "--methods", "nothing"], "unknown method 'nothing'"),
+        (["bench", "--epochs", "0"], "--epochs and --side must be at least 1"),
         (["noise", "--out", "gone/labels.csv"], "cannot write gone/labels.csv"),
     ],
 )
@@ -295,13 +301,37 @@ def test_divergence_is_one_line_and_exit_code_3(data, tmp_path, capsys):
     assert "training diverged" in error and "Lower --lr" in error and error.count("\n") == 1
 
 
+def test_compare_makes_a_table_of_ones_own_data(data, tmp_path, capsys):
+    out = tmp_path / "compare"
+    small = ["--model", "small", "--epochs", "3", "--warmup", "1", "--device", "cpu"]
+    command = ["compare", str(data), "--methods", "default,mentornet-prop", "--noise", "pair", "--rate", "0.3"]
+    assert execute([*command, "--seeds", "2", "--out", str(out), *small]) == 0
+    said = capsys.readouterr().out
+    assert "4 runs: default, mentornet-prop; 30% pair noise; 2 seeds" in said
+    assert "mentornet-prop minus default" in said and (out / "table.md").read_text().count("| 2 |") == 2
+    assert (out / "pair-0.3.png").stat().st_size > 10_000
+    assert len(list(out.glob("*/done"))) == 4
+
+
+def test_bench_measures_and_writes(tmp_path, capsys):
+    out = tmp_path / "deep" / "bench.json"
+    command = ["bench", "--device", "cpu", "--methods", "default,mentornet-prop", "--epochs", "1", "--out", str(out)]
+    assert execute(command) == 0
+    found = json.loads(out.read_text())
+    assert [row["way"] for row in found["epochs"]] == ["plain loop, fp32", "eager, fp32"]
+    assert all(row["seconds"] > found["floor"]["seconds_by_bytes"] > 0 for row in found["epochs"])
+    assert [(s["method"], s["classes"]) for s in found["steps"]][:2] == [("default", 10), ("mentornet-prop", 10)]
+    assert {"device", "torch", "commit", "date"} <= set(found)
+    assert "x plain" in capsys.readouterr().out
+
+
 def test_a_bug_is_one_line_and_a_log(monkeypatch, capsys):
-    def broken(*_):
+    def broken(*_, **__):
         raise ZeroDivisionError("oops")
 
-    import labelsieve.experiments.demo
+    import labelsieve.experiments.compare
 
-    monkeypatch.setattr(labelsieve.experiments.demo, "compare", broken)
+    monkeypatch.setattr(labelsieve.experiments.compare, "compare", broken)
     assert execute(["demo"]) == 1
     error = capsys.readouterr().err
     assert "a bug in labelsieve (ZeroDivisionError)" in error and error.count("\n") == 1
@@ -364,7 +394,8 @@ def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
     assert code == 0, error
     assert "epoch 60/60" in out and "epoch 1/60" not in out
     assert comparable(pieces) == comparable(whole)
-    assert (resumed(whole), resumed(pieces)) == (0, 4)
+    assert resumed(whole) == 0
+    assert 3 <= resumed(pieces) <= 4  # the first kill may have come before the first checkpoint
     for name in ("tables.safetensors", "model.safetensors"):
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
 

@@ -30,7 +30,7 @@ MAY_USE = {
     "core": {"torch"},
     "methods": {"torch"},
     "noise": {"torch"},
-    "models": {"torch"},
+    "models": {"torch", "triton"},
     "data": {"torch", "numpy"},
     "train": {"torch", "safetensors"},
     "predict": {"torch", "numpy", "safetensors"},

@@ -1,5 +1,6 @@
 """What README and docs say is true: the example runs, the numbers come from the records, the tree is the tree."""
 
+import json
 import re
 import subprocess
 import sys
@@ -57,6 +58,22 @@ def test_the_logs_figures_come_from_the_records():
             assert line in LOG
 
 
+def test_the_speeds_come_from_the_records():
+    record = json.loads((ROOT / "benchmarks" / "results" / "h200-first.json").read_text())
+    seconds = {row["way"]: row["seconds"] for row in record["epochs"]}
+    over = {step["classes"]: step for step in record["steps"] if step["method"] == "mentornet-prop"}
+    assert f"takes {seconds['recorded, bf16']:.2f} s in bf16" in README
+    assert f"against {seconds['plain loop, fp32']:.2f} s for a plain" in README
+    assert f"adds {over[10]['over_default_us']:.0f} µs to a step of {over[10]['ms']:.1f} ms" in README
+    every = [read_rows(path) for path in sorted((ROOT / "results" / "cut").glob("cifar10-fused-pair*/record.jsonl"))]
+    middle = [row["seconds"] for rows in every for row in rows if row["event"] == "epoch" and 40 < row["epoch"] <= 80]
+    assert len(every) == 6 and f"take {sum(middle) / len(middle) / 6:.2f} s each" in README
+
+
+def read_rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def test_the_tree_names_every_file_once():
     tree = README.split("## The tree")[1]
     for path in (ROOT / "labelsieve").rglob("*.py"):
@@ -69,7 +86,7 @@ def test_every_command_that_is_shown_is_understood():
     from labelsieve.cli import parsed
 
     lines = re.findall(r"^labelsieve (.*?)(?: +#.*)?$", README, re.M)
-    assert len(lines) == 6
+    assert len(lines) == 8
     for line in lines:
         parsed(line.split())
 

@@ -1,4 +1,4 @@
-"""Runs side by side in one process: each is what it would be alone. Threads on the CPU here; test_gpu.py has streams."""
+"""Runs side by side in one process: each is what it would be alone. On the CPU here; test_gpu.py has streams."""
 
 import json
 import threading

@@ -5,6 +5,7 @@ import os
 import platform
 import statistics
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +23,10 @@ from torch import Tensor, nn
 import labelsieve
 from labelsieve.core.method import Method
 from labelsieve.data import Labelled, load_data
-from labelsieve.devices import best_device, device_name, usable_device
+from labelsieve.devices import best_device, best_precision, device_name, usable_device
+from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.plain_loop import plain_epochs
+from labelsieve.experiments.spec import planned
 from labelsieve.methods import METHODS, Problem, make
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_networks, put_on
@@ -31,7 +34,7 @@ from labelsieve.noise import corrupt, pair
 from labelsieve.train import Training, fit
 from labelsieve.train.graph import Recorder, own_stream
 from labelsieve.train.learner import Learner
-from labelsieve.train.loop import lend_generator
+from labelsieve.train.loop import Watcher, lend_generator
 from labelsieve.train.steps import Steps
 
 RATE = 0.4
@@ -82,16 +85,31 @@ class Bench:
         return row(way, seconds, len(train), len(self.train))
 
     def side_by_side(self, runs: int, epochs: int, **settings: Any) -> Row:
-        """Several runs in threads of this process, each with noise of its own, sharing the images."""
+        """Several runs in threads of this process, each with noise of its own, sharing the images.
+
+        All wait for each other after the first epoch; the time is from there until the last one is done.
+        """
         train, test = self.part(1.0)
+        together = Together(runs)
         with ThreadPoolExecutor(runs) as pool:
-            work = [pool.submit(self._epochs, train, test, epochs, True, settings, seed) for seed in range(runs)]
+            work = [
+                pool.submit(self._epochs, train, test, epochs, True, settings, seed, together) for seed in range(runs)
+            ]
             every = [job.result() for job in work]
-        seconds = [statistics.mean(epoch) / runs for epoch in zip(*every, strict=True)]
-        return row(f"{runs} side by side", seconds, len(train), len(self.train))
+        seconds = (time.perf_counter() - together.began) / (runs * epochs)
+        slowest = [max(epoch) / runs for epoch in zip(*every, strict=True)]
+        spread = max(slowest) - min(slowest)
+        return Row(f"{runs} side by side", seconds, spread, len(train), epochs)
 
     def _epochs(
-        self, train: Labelled, test: Labelled, epochs: int, fused: bool, settings: dict[str, Any], seed: int
+        self,
+        train: Labelled,
+        test: Labelled,
+        epochs: int,
+        fused: bool,
+        settings: dict[str, Any],
+        seed: int,
+        watcher: Watcher | None = None,
     ) -> list[float]:
         classes = train.num_classes
         noisy = train.relabelled(corrupt(train.labels.cpu(), pair(classes, RATE), seed).to(self.device))
@@ -103,6 +121,7 @@ class Bench:
             noisy,
             test,
             training=training,
+            watcher=watcher,
         )
         return [epoch["seconds"] for epoch in result.rows[1:]]
 
@@ -136,6 +155,24 @@ class Bench:
 
         work()
         return work
+
+
+class Together:
+    """A watcher that lets runs go on from their first epoch at the same time."""
+
+    def __init__(self, runs: int) -> None:
+        self.began = 0.0
+        self._barrier = threading.Barrier(runs, action=self._begin)
+
+    def _begin(self) -> None:
+        self.began = time.perf_counter()
+
+    def step(self, done: int, total: int) -> None:
+        pass
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        if row["epoch"] == 1:
+            self._barrier.wait()
 
 
 def past_the_warm_up(method: Method, train: Labelled) -> None:
@@ -198,7 +235,7 @@ def work_per_image(network: nn.Module, shape: tuple[int, ...], bytes_each: int) 
         weights = next(layer.parameters())
         operations += 3 * 2 * weights.numel() * output.numel() / output.shape[1]
 
-    hooks = [m.register_forward_hook(count) for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]  # type: ignore[arg-type]
+    hooks = [m.register_forward_hook(count) for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     with torch.no_grad():
         network.eval()(torch.zeros(1, *shape))
     for hook in hooks:
@@ -226,6 +263,32 @@ def kernels_of_a_step(work: Callable[[], None], steps: int, device: torch.device
 # ---- the whole -----------------------------------------------------------------------------------------------------
 
 
+def bench_options(
+    data: str,
+    model: str | None,
+    batch: int,
+    device: str,
+    precision: str | None,
+    side: str,
+    methods: str,
+    epochs: int,
+    out: Path,
+) -> None:
+    """The bench that a person's options mean."""
+    device = best_device() if device == "auto" else device
+    try:
+        numbers = tuple(int(number) for number in side.split(",") if number)
+    except ValueError as error:
+        raise InputError(f"--side takes numbers with commas between them, got {side!r}") from error
+    for name in methods.split(","):
+        if name and name != "all" and name not in METHODS:
+            raise InputError(f"unknown method {name!r}: {nearest(name, METHODS)}")
+    if epochs < 1 or batch < 2 or any(number < 1 for number in numbers):
+        raise InputError("--epochs and --side must be at least 1 and --batch at least 2")
+    model = model or planned(data).model
+    bench(data, model, batch, device, precision or best_precision(device), numbers, methods, epochs, out)
+
+
 def bench(
     data: str,
     model: str,
@@ -238,7 +301,7 @@ def bench(
     out: Path,
 ) -> None:
     """Measure everything in one go, print it and write it down."""
-    place = usable_device(best_device() if device == "auto" else device)
+    place = usable_device(device)
     train, test = load_data(data)
     it = Bench(train, test or train, model, batch, place)
     settings = {"precision": precision}
@@ -307,7 +370,7 @@ def step_times(it: Bench, methods: str, settings: dict[str, Any], steps: int = 1
     cases += [
         (name, more) for more in (100, 1000) if more != classes for name in ("default", "mentornet-prop") if names
     ]
-    found = []
+    found: list[dict[str, Any]] = []
     for name, count in cases:
         with own_stream(it.device):
             method = make(name, Problem(count, RATE, 1, steps * it.batch))

@@ -52,7 +52,7 @@ def one_epoch(
     """Returns the penalty labels for the next epoch."""
     network.train()
     sums = torch.zeros_like(penalty)
-    correct, total_loss = 0, 0.0
+    correct, total_loss = 0.0, 0.0
     for index in torch.randperm(len(labels)).split(batch):
         x, y = images[index].to(device), labels[index].to(device)
         logits = network(x)
@@ -74,7 +74,7 @@ def one_epoch(
 @torch.no_grad()
 def evaluate(network: nn.Module, images: Tensor, labels: Tensor, device: torch.device, batch: int) -> float:
     network.eval()
-    correct = 0
+    correct = 0.0
     for x, y in zip(images.split(batch), labels.split(batch), strict=True):
         correct += (network(x.to(device)).argmax(1).cpu() == y).sum().item()
     return 100 - 100 * correct / len(labels)

@@ -80,5 +80,5 @@ def side_by_side(
         futures = {pool.submit(one, e, folder): e for e, folder in zip(experiments, folders, strict=True)}
         while wait(futures, timeout=POLL).not_done:
             report()
-        stop.check("between two epochs at the latest")
+        stop.check("with all runs at their last whole epoch")
     return {futures[future]: reason for future in futures if (reason := future.result()) is not None}

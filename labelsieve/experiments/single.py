@@ -14,8 +14,9 @@ import torch
 from labelsieve import noise as label_noise
 from labelsieve.data import Labelled, load_data
 from labelsieve.data.arrays import load_npy, load_npz, write_labels
-from labelsieve.devices import best_device, device_name
+from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError, nearest
+from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import Experiment, planned
@@ -35,24 +36,60 @@ def from_options(
     noise_rate: float | None,
     device: str,
     threads: int | None,
+    precision: str | None,
     **given: Any,
 ) -> Experiment:
     """The experiment that a person's options mean."""
+    check_noise(noise, rate)
+    if noise_rate is None:
+        noise_rate = told_rate(data, noise, rate, **given)
+    device = best_device() if device == "auto" else device
+    return planned(
+        data,
+        noise=noise,
+        rate=rate,
+        noise_rate=noise_rate,
+        device=device,
+        precision=precision or best_precision(device),
+        threads=(os.cpu_count() or 1) if threads is None else threads,
+        **given,
+    )
+
+
+def check_noise(noise: str | None, rate: float | None) -> None:
+    """Refuse noise that is not known or not wholly said."""
     if noise is None and rate is not None:
         raise InputError("--rate is the rate of added noise: say --noise too, or --noise-rate for noise that is there")
     if noise is not None and noise not in label_noise.KINDS and Path(noise).suffix not in (".npy", ".csv"):
         raise InputError(f"unknown noise {noise!r}: {nearest(noise, label_noise.KINDS)}")
     if noise in label_noise.KINDS and rate is None:
         raise InputError(f"say --rate, the share of labels that {noise} noise makes wrong")
-    if noise_rate is None:
-        noise_rate = told_rate(data, noise, rate, **given)
-    return planned(
+
+
+def compare_options(
+    data: str,
+    methods: list[str],
+    *,
+    noise: str | None,
+    rate: float | None,
+    noise_rate: float | None,
+    device: str,
+    precision: str | None,
+    **given: Any,
+) -> None:
+    """The comparison that a person's options mean."""
+    check_noise(noise, rate)
+    if noise_rate is None and rate is None:
+        raise InputError("say --noise-rate, the share of labels that is believed wrong")
+    device = best_device() if device == "auto" else device
+    compare(
         data,
+        methods,
         noise=noise,
-        rate=rate,
-        noise_rate=noise_rate,
-        device=best_device() if device == "auto" else device,
-        threads=(os.cpu_count() or 1) if threads is None else threads,
+        rate=rate or 0.0,
+        noise_rate=(rate or 0.0) if noise_rate is None else noise_rate,
+        device=device,
+        precision=precision or best_precision(device),
         **given,
     )
 

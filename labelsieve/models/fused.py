@@ -500,7 +500,7 @@ class Plan:
             vectors[:, columns] = self.real + torch.arange(norm_size).view(2, real)
             self.norms.append(start + first + columns)
         self.real += norm_size + outputs * real * taps
-        slices = []
+        slices: list[slice] = []
         for part in (weight.flatten(), *vectors):
             slices.append(slice(self.packed, self.packed + len(part)))
             self.packed += len(part)
@@ -508,7 +508,8 @@ class Plan:
         size = vectors.shape[1]
         statistics = slice(self.statistics, self.statistics + size)
         self.statistics += size
-        self.units.append(Unit(len(self.units), first, start + first, read, written, *slices, statistics))
+        weights, gamma, beta = slices
+        self.units.append(Unit(len(self.units), first, start + first, read, written, weights, gamma, beta, statistics))
 
     def to(self, device: torch.device) -> "Plan":
         for name in ("features", "to_packed", "to_real", "to_columns", "to_statistics"):
@@ -545,6 +546,7 @@ class Pass:
         self.half = self.wide.to(self.dtype)
         self.buffers: list[Tensor] = []
         self.unpooled: list[Tensor] = []  # u of every transition
+        self.after_pool: Tensor  # the gradient of u of the transition that comes next, backwards
         self.mean, self.variance, self.rstd = self.wide.new_empty(3, sum(self.plan.widths))
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -644,12 +646,12 @@ class Pass:
             if block + 1 == len(blocks):
                 self._head_backward(after, gradient)
             else:
-                self._backward(block, after, self.unpooled_gradient, add=False)
+                self._backward(block, after, self.after_pool, add=False)
             for unit in reversed(layers):
                 self._backward(block, unit, self._slot_gradient(block, unit, unit.first - SLOT), add=True)
             first = len(layers) * SLOT
             if block:
-                self.unpooled_gradient = self._unpooled_gradient(block, first)
+                self.after_pool = self._unpooled_gradient(block, first)
             else:
                 self._backward(block, self.plan.units[0], self._slot_gradient(block, self.plan.units[0], first))
         return self.gradients[self.plan.to_real]
@@ -790,9 +792,10 @@ def applies(network: "DenseNet", images: Tensor) -> bool:
 def features(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """What the network's own layers and last norm give, averaged over each image: (B, C, H, W) -> (B, features)."""
     plan = plan_of(images.shape[1], network.widths, network.layers, network.growth, images.device)
-    units = [module for module in network.features if not isinstance(module, nn.Conv2d)]
+    stem, *rest = network.features
+    units: list[Any] = rest
     norms = [unit.norm for unit in units] + [network.norm]
-    parameters = [network.features[0].weight]
+    parameters: list[Any] = [stem.weight]
     for unit in units:
         parameters += [unit.norm.weight, unit.norm.bias, unit.conv.weight]
     parameters += [network.norm.weight, network.norm.bias]
@@ -807,6 +810,7 @@ def features(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfl
         seeds = torch.empty(len(plan.units), dtype=torch.int64, device=images.device).random_(
             generator=dropout.generator
         )
+    result: Tensor
     result, mean, variance = Features.apply(images, plan, seeds, dropout.rate, dtype, *parameters)
     if norms[0].track_running_stats:
         remember(norms, mean, variance, images, [unit.conv.kernel_size == (1, 1) for unit in units])

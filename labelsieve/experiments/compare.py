@@ -1,12 +1,14 @@
-"""The demo: methods side by side on the embedded data, as a table and a picture."""
+"""compare: several methods on one dataset, over several seeds, as a table and a picture."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from labelsieve.data.fashion import CLASSES
+from labelsieve.data import load_data
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.experiments.spec import Experiment, planned
 from labelsieve.experiments.sweep import folder_of, sweep
@@ -18,30 +20,60 @@ from labelsieve.report.picture import draw
 from labelsieve.report.records import by_method, read_run
 
 MOST_CURVES = 6  # in one picture
+TITLES = {"fashion": "Fashion-MNIST"}
 
 
-def compare(noise: str, rate: float, seeds: range, methods: list[str], out: Path) -> None:
-    """Train every method on every seed's noise, then show what came of it."""
+def compare(
+    data: str,
+    methods: list[str],
+    *,
+    noise: str | None,
+    rate: float,
+    noise_rate: float,
+    seeds: range,
+    out: Path,
+    at_once: int | None = None,
+    **settings: Any,
+) -> None:
+    """Train every method on every seed's noise, then show what came of it. `settings` as of an Experiment."""
     if not seeds:
         raise InputError("seeds must be at least 1")
-    transition(noise, len(CLASSES), rate)  # refuses wrong noise before anything runs
+    train, test = load_data(data)
+    if test is None:
+        raise InputError(f"{data} has no test_images and test_labels to compare methods on")
+    if noise is not None:
+        transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
     for name, criterion in map(named, methods):
-        make(name, Problem(len(CLASSES), rate, num_samples=1), criterion)  # and a wrong method
+        make(name, Problem(train.num_classes, noise_rate, num_samples=1), criterion)  # and a wrong method
     experiments = [
-        planned("fashion", noise=noise, rate=rate, noise_rate=rate, method=name, criterion=criterion, seed=seed)
+        planned(
+            data,
+            noise=noise,
+            rate=rate,
+            noise_rate=noise_rate,
+            method=name,
+            criterion=criterion,
+            seed=seed,
+            **settings,
+        )
         for seed in seeds
         for name, criterion in map(named, methods)
     ]
-    print(f"{len(experiments)} runs: {', '.join(methods)}; {100 * rate:g}% {noise} noise; {spoken(seeds)}", flush=True)
-    run_all(experiments, out)
+    about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
+    print(f"{len(experiments)} runs: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
+    run_all(experiments, out, at_once)
     groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments)
     table = comparison(groups)
     show(table)
     print("\n".join(paired_differences(groups)))
     (out / "table.md").write_text(markdown(table) + "\n", encoding="utf-8")
+    if find_spec("matplotlib") is None:
+        print("no picture: pip install 'labelsieve[plots]'")
+        return
     few = {method: groups[method] for method in list(groups)[:MOST_CURVES]}
-    picture = out / f"{noise}-{rate:g}.png"
-    draw(few, CLASSES, f"Fashion-MNIST, 6,000 images, {100 * rate:g}% {noise} noise, {spoken(seeds)}", picture)
+    picture = out / f"{noise or 'given'}-{rate:g}.png"
+    title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
+    draw(few, list(train.classes), title, picture)
     print(f"picture: {picture}")
 
 
@@ -60,13 +92,19 @@ def named(method: str) -> tuple[str, str | None]:
     return name, criterion or None
 
 
-def run_all(experiments: list[Experiment], out: Path) -> None:
+def run_all(experiments: list[Experiment], out: Path, at_once: int | None) -> None:
     """The sweep, with a bar for people."""
     bar = live_bar()
     bar.disable = not sys.stdout.isatty()
     task = bar.add_task("training")
     with bar:
-        failed = sweep(experiments, out, lambda done, total: bar.update(task, completed=done, total=total))
+        failed = sweep(
+            experiments,
+            out,
+            lambda done, total: bar.update(task, completed=done, total=total),
+            at_once,
+            bar.console.print,
+        )
     for experiment, reason in failed.items():
         print(f"failed: {experiment.method}, seed {experiment.seed}: {reason}", file=sys.stderr)
     if failed:

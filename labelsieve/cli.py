@@ -67,11 +67,21 @@ def train(
     noise_map: str = "",
     exact_noise: bool = False,
     labels: Text = None,
+    size: Whole = None,
+    label_column: Text = None,
+    image_column: Text = None,
+    test: float = 0.0,
+    skip_bad: bool = False,
+    stream: bool = False,
+    cache: Text = None,
+    workers: Whole = None,
     model: Text = None,
+    weights: Text = None,
     epochs: Whole = None,
     warmup: Whole = None,
     batch: Whole = None,
     lr: Number = None,
+    augment: str = "",
     valid: float = 0.0,
     init: Text = None,
     seed: int = 0,
@@ -84,8 +94,9 @@ def train(
     """Train a model that is robust to wrong labels. The same command goes on where a run was cut.
 
     Args:
-        data: A .npz file with images, labels and, as you like, test_images, test_labels, classes; or fashion, the
-            embedded data.
+        data: A folder of images with a folder per class; a .csv, .tsv or .parquet table with a label column and image
+            paths or numbers; a .npz file with images and labels; a published dataset as it was unpacked; or fashion,
+            the embedded data. docs/data.md says how each must look.
         method: How to learn; `labelsieve methods` lists them.
         criterion: What decides which samples look clean: ol, pl, all or margin. Default: the method's own.
         lam: λ, how much Criteria_ALL subtracts for the penalty label.
@@ -96,14 +107,26 @@ def train(
         rate: Share of the labels that the added noise makes wrong.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
         exact_noise: Give each class its exact share of the added noise instead of drawing it sample by sample.
-        labels: A .csv or .npy file with labels to use instead of the data's own.
-        model: The network: small or densenet-25-12. Default: what suits the data.
+        labels: A .csv or .npy file with labels to use instead of the data's own, or CIFAR-N's as file:kind.
+        size: Scale images to this side. Default: as they are, if all have one size up to 224, else squares of their
+            median shorter side, at most 224.
+        label_column: The column of a table with the labels. Default: label, class, target or y.
+        image_column: The column of a table with the images. Default: image, path or file; without one, numbers.
+        test: Share of the data that is drawn as a test set, class by class, where it has none.
+        skip_bad: Train without the files and rows that cannot be used.
+        stream: Read images from disk while training, even if all would fit into memory; beyond 4 GiB they always are.
+        cache: When streaming, a folder in which decoded images are kept, so that each is decoded once.
+        workers: When streaming, threads that decode. Default: all cores.
+        model: The network: a name (resnet-18, densenet-25-12, mlp, ...), package.module:factory, or timm:name. Default:
+            what suits the data.
+        weights: A file with pretrained weights for it, in torchvision's names: .pth, .safetensors or .npz.
         epochs: How many times each sample is seen. Default: what suits the data, or 100.
         warmup: How many of these epochs learn from all samples before the selecting begins. Default: what suits the
             data, or 25.
         batch: Samples per step. Default: 128.
         lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
             data, or 0.1.
+        augment: Change the images at random while training, such as crop4,flip,cutout8.
         valid: Share of the training data that is held out, noise and all, to choose the best epoch.
         init: The folder of a finished run whose model is the start, instead of random weights.
         seed: Of everything random.
@@ -126,11 +149,21 @@ def train(
         noise_map=noise_map,
         exact_noise=exact_noise,
         labels=labels,
+        size=size,
+        label_column=label_column,
+        image_column=image_column,
+        test=test,
+        skip_bad=skip_bad,
+        stream=stream,
+        cache=cache,
+        workers=workers,
         model=model,
+        weights=weights,
         epochs=epochs,
         warmup=warmup,
         batch=batch,
         lr=lr,
+        augment=augment,
         valid=valid,
         init=init,
         seed=seed,
@@ -153,6 +186,11 @@ def compare(
     rate: Number = None,
     noise_rate: Number = None,
     labels: Text = None,
+    size: Whole = None,
+    label_column: Text = None,
+    image_column: Text = None,
+    test: float = 0.0,
+    skip_bad: bool = False,
     seeds: int = 3,
     first_seed: int = 0,
     model: Text = None,
@@ -174,7 +212,12 @@ def compare(
         noise: Corrupt the labels first: pair, symmetry or mixed. Default: the labels as they are.
         rate: Share of the labels that the added noise makes wrong.
         noise_rate: The share of labels that is believed wrong. Default: the rate of the added noise.
-        labels: A .csv or .npy file with labels to use instead of the data's own.
+        labels: As for train.
+        size: As for train.
+        label_column: As for train.
+        image_column: As for train.
+        test: As for train.
+        skip_bad: As for train.
         seeds: How many times each method is trained, each time with other noise.
         first_seed: The first of these seeds.
         model: As for train.
@@ -200,6 +243,11 @@ def compare(
         out=out,
         at_once=at_once,
         labels=labels,
+        size=size,
+        label_column=label_column,
+        image_column=image_column,
+        test=test,
+        skip_bad=skip_bad,
         model=model,
         epochs=epochs,
         warmup=warmup,
@@ -241,19 +289,25 @@ def bench(
 
 
 def predict(
-    run: Positional[Annotated[Path, arg(metavar="RUN")]], data: Data, *, out: File = None, device: str = "cpu"
+    run: Positional[Annotated[Path, arg(metavar="RUN")]],
+    data: Data,
+    *,
+    model: Text = None,
+    out: File = None,
+    device: str = "cpu",
 ) -> None:
     """Classify images with the model that a run delivered.
 
     Args:
         run: The run's folder.
-        data: A .npz file with images, a .npy file of images, or fashion for the embedded test set.
+        data: As for train, or a .npy file of images; of fashion, the embedded test set.
+        model: For a network of one's own, package.module:factory again: nothing is imported because a file says so.
         out: Where the table (index, predicted_label, confidence) goes. Default: the terminal.
         device: cpu or cuda.
     """
     from labelsieve.experiments.single import classify
 
-    classify(run, data, out, device)
+    classify(run, data, out, device, model)
 
 
 def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:
@@ -267,10 +321,33 @@ def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:
     print(page(name) if name else listing())
 
 
+def check(
+    data: Data,
+    *,
+    size: Whole = None,
+    label_column: Text = None,
+    image_column: Text = None,
+) -> None:
+    """Look at every file and row of a dataset: what is there, and all that cannot be used.
+
+    Args:
+        data: As for train.
+        size: As for train.
+        label_column: As for train.
+        image_column: As for train.
+    """
+    from labelsieve.experiments.check import check as look
+
+    look(data, size, label_column, image_column)
+
+
 def noise(
     data: Data = "fashion",
     *,
     out: Path,
+    label_column: Text = None,
+    image_column: Text = None,
+    skip_bad: bool = False,
     kind: str = "pair",
     rate: float = 0.4,
     noise_map: str = "",
@@ -282,6 +359,9 @@ def noise(
     Args:
         data: As for train.
         out: The label file (.csv) to write.
+        label_column: As for train.
+        image_column: As for train.
+        skip_bad: As for train.
         kind: pair, symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix.
         rate: Share of the labels to make wrong.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
@@ -290,7 +370,8 @@ def noise(
     """
     from labelsieve.experiments.single import write_noise
 
-    write_noise(data, kind, rate, noise_map, exact, seed, out)
+    columns = {"label": label_column, "image": image_column}
+    write_noise(data, kind, rate, noise_map, exact, seed, out, skip_bad=skip_bad, **columns)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -299,6 +380,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "predict": predict,
     "methods": methods,
+    "check": check,
     "noise": noise,
     "bench": bench,
 }

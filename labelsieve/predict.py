@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from labelsieve.data import Trainable
 from labelsieve.data.arrays import Array, image_tensor
 from labelsieve.data.resident import standardise
 from labelsieve.devices import usable_device
@@ -19,7 +20,7 @@ BATCH = 1000
 
 
 class Predictor:
-    """A trained network with its class names; it takes images as they are, uint8."""
+    """A trained network with its class names; it takes images as they are, uint8, or rows of numbers."""
 
     def __init__(self, network: nn.Module, shape: Sequence[int], classes: Sequence[str]) -> None:
         self.network = network.eval()
@@ -28,7 +29,9 @@ class Predictor:
 
     @torch.no_grad()
     def predict_proba(self, images: Array | Tensor, source: str = "images") -> Array:
-        """Probabilities (n, K) of images (n, height, width) or (n, height, width, channels)."""
+        """Probabilities (n, K) of images (n, height, width[, channels]), or of rows (n, columns)."""
+        if len(self.shape) == 1:
+            return self._of_batches(self._rows(np.asarray(images), source))
         tensor = image_tensor(np.asarray(images), source)
         if tensor.shape[1:] != self.shape:
             (channels, height, width), now = self.shape, tuple(tensor.shape[1:])
@@ -36,9 +39,37 @@ class Predictor:
                 f"the model was trained on images of {height} x {width} pixels with {channels} channels, got "
                 f"{now[1]} x {now[2]} with {now[0]}; one image alone is images[None]"
             )
+        return self._of_batches(tensor)
+
+    @torch.no_grad()
+    def predict_set(self, samples: Trainable) -> Array:
+        """Probabilities (n, K) of a set, whether it is in memory or streamed."""
+        if samples.shape != self.shape:
+            raise InputError(f"the model was trained on samples of shape {self.shape}, these are {samples.shape}")
         device = next(self.network.parameters()).device
-        parts = [self.network(standardise(batch.to(device))).softmax(-1).cpu() for batch in tensor.split(BATCH)]
+        samples = samples.to(device)
+        everything = torch.arange(len(samples), device=device)
+        parts, first = [], 0
+        for count in samples.staged(everything, BATCH):
+            inputs = samples.inputs(everything[first : first + count])
+            parts.append(self.network(inputs).softmax(-1).cpu())
+            first += count
         probs: Array = torch.cat(parts).numpy()
+        return probs
+
+    def _rows(self, values: Array, source: str) -> Tensor:
+        if values.ndim != 2 or values.shape[1:] != self.shape or values.dtype.kind not in "iuf":
+            raise InputError(
+                f"the model was trained on rows of {self.shape[0]} numbers, "
+                f"got {values.dtype} {values.shape} in {source}"
+            )
+        return torch.from_numpy(values.astype(np.float32))
+
+    def _of_batches(self, tensor: Tensor) -> Array:
+        device = next(self.network.parameters()).device
+        seen = (batch.to(device) for batch in tensor.split(BATCH))
+        inputs = (standardise(batch) if batch.dtype == torch.uint8 else batch for batch in seen)
+        probs: Array = torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
         return probs
 
     def predict(self, images: Array | Tensor) -> Array:
@@ -47,8 +78,11 @@ class Predictor:
         return numbers
 
 
-def load(run: str | Path, device: str = "cpu") -> Predictor:
-    """The delivered model of a run folder, or of its model.safetensors."""
+def load(run: str | Path, device: str = "cpu", model: str | None = None) -> Predictor:
+    """The delivered model of a run folder, or of its model.safetensors.
+
+    `model`: package.module:factory of a network of one's own; it is never imported because a file says so.
+    """
     path = Path(run)
     if path.is_dir():
         path = path / "model.safetensors"
@@ -58,8 +92,14 @@ def load(run: str | Path, device: str = "cpu") -> Predictor:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["labelsieve"])
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if ":" in about["model"] and about["model"] != model:
+            raise InputError(
+                f"{path} has a network of one's own: say model={about['model']!r} to import and run its code"
+            )
         network = make_model(about["model"], tuple(about["shape"]), len(about["classes"]))
         network.load_state_dict(weights)
+    except InputError:
+        raise
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
     return Predictor(network.to(usable_device(device)), about["shape"], about["classes"])

@@ -108,7 +108,7 @@ def test_stacks_on_the_gpu_are_exact_in_any_order():
 
 
 def test_fit_learns_on_the_gpu():
-    train, test = load_data("fashion")
+    train, test, _ = load_data("fashion")
     noisy = train.relabelled(corrupt(train.labels, pair(10, 0.4), seed=10)).to(torch.device("cuda"))
     method = make("mentornet-prop", Problem(10, 0.4, 10))
     training = Training(epochs=20, lr=0.02, seed=10, precision="bf16")

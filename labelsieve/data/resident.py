@@ -1,6 +1,6 @@
 """Labelled: images and labels that live on the device as plain tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,30 +17,49 @@ def standardise(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Labelled:
-    """A set of labelled images."""
+    """A set of labelled images, or of rows of numbers."""
 
-    images: Tensor  # (n, C, H, W) uint8
+    images: Tensor  # (n, C, H, W) uint8, or (n, F) float32
     labels: Tensor  # (n) int64, observed
     classes: Sequence[str]
     clean: Tensor | None = None  # (n) true labels, where they are known: only metrics may read them
+    names: Sequence[str] | None = None  # of each sample, for people: a path, or file:row
 
     @property
     def num_classes(self) -> int:
         return len(self.classes)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample: channels, height, width, or columns."""
+        return tuple(self.images.shape[1:])
+
     def __len__(self) -> int:
         return len(self.labels)
 
+    def contents(self) -> Iterator[bytes | memoryview]:
+        """All that makes this set what it is, to take a digest of."""
+        yield str(tuple(self.images.shape)).encode()
+        yield self.images.cpu().contiguous().numpy().data
+        yield self.labels.cpu().numpy().data
+
+    def staged(self, order: Tensor, size: int) -> Iterator[int]:
+        """The size of each batch of this order; all inputs are in place already."""
+        for first in range(0, len(order), size):
+            yield min(size, len(order) - first)
+
     def inputs(self, index: Tensor) -> Tensor:
         """What the network sees of these samples."""
-        return standardise(self.images[index])
+        chosen = self.images[index]
+        return standardise(chosen) if chosen.dtype == torch.uint8 else chosen
 
     def to(self, device: torch.device) -> "Labelled":
         return self._with(lambda tensor: tensor.to(device))
 
     def at(self, index: Tensor) -> "Labelled":
         """The samples at these positions alone."""
-        return self._with(lambda tensor: tensor[index])
+        names = None if self.names is None else [self.names[i] for i in index.tolist()]
+        return replace(self._with(lambda tensor: tensor[index]), names=names)
 
     def relabelled(self, labels: Tensor) -> "Labelled":
         """The same images under other labels; the labels they had are kept as the true ones if none were known."""

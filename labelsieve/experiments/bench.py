@@ -72,8 +72,7 @@ class Bench:
         return first.to(self.device), second.to(self.device)
 
     def network(self, fused: bool = True, classes: int | None = None) -> nn.Module:
-        channels, height, width = self.train.images.shape[1:]
-        network = make_model(self.model, (channels, height, width), classes or self.train.num_classes)
+        network = make_model(self.model, self.train.shape, classes or self.train.num_classes)
         if hasattr(network, "fused"):
             network.fused = fused  # type: ignore[assignment]
         return network
@@ -302,8 +301,10 @@ def bench(
 ) -> None:
     """Measure everything in one go, print it and write it down."""
     place = usable_device(device)
-    train, test = load_data(data)
-    it = Bench(train, test or train, model, batch, place)
+    train, test, _ = load_data(data)
+    if not isinstance(train, Labelled) or not isinstance(test, Labelled):
+        raise InputError(f"the bench needs a training and a test set that fit into memory; {data} has none")
+    it = Bench(train, test, model, batch, place)
     settings = {"precision": precision}
     say = Console(width=None if os.isatty(1) else 110).print
     result: dict[str, Any] = {
@@ -347,9 +348,7 @@ def write(out: Path, result: dict[str, Any]) -> None:
 def floor_of(it: Bench, precision: str, result: dict[str, Any]) -> float:
     """Seconds per epoch that the hardware allows, by bytes and by arithmetic, whichever is more."""
     bandwidth, rate = ceilings(it.device, precision == "bf16")
-    moved, operations = work_per_image(
-        it.network(False), tuple(it.train.images.shape[1:]), 2 if precision == "bf16" else 4
-    )
+    moved, operations = work_per_image(it.network(False), it.train.shape, 2 if precision == "bf16" else 4)
     by_bytes, by_arithmetic = len(it.train) * moved / bandwidth, len(it.train) * operations / rate
     result["floor"] = {
         "bytes_per_second": bandwidth,

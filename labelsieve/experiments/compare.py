@@ -38,7 +38,7 @@ def compare(
     """Train every method on every seed's noise, then show what came of it. `settings` as of an Experiment."""
     if not seeds:
         raise InputError("seeds must be at least 1")
-    train, test = load_data(data)
+    train, test, _ = load_data(data)
     if test is None:
         raise InputError(f"{data} has no test_images and test_labels to compare methods on")
     if noise is not None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.experiments.spec import Experiment
+from labelsieve.experiments.spec import BESIDE_THE_POINT, Experiment, with_defaults
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.files import disk_error, write_atomically
 from labelsieve.train.record import Record
@@ -82,11 +82,13 @@ class RunFolder:
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Where two specifications disagree: field, old and new value. What the data is counts, not where it lies."""
-    before, after = ({**spec.get("experiment", {}), "data's fingerprint": spec.get("data")} for spec in (old, new))
+    before, after = (
+        {**with_defaults(spec.get("experiment", {})), "data's fingerprint": spec.get("data")} for spec in (old, new)
+    )
     return [
         (name, before.get(name), value)
         for name, value in after.items()
-        if before.get(name) != value and name not in ("data", "labels")
+        if before.get(name) != value and name not in ("data", "labels", *BESIDE_THE_POINT)
     ]
 
 

@@ -13,15 +13,17 @@ from torch import Tensor, nn
 
 from labelsieve import noise
 from labelsieve.core.method import Method
-from labelsieve.data import Labelled
-from labelsieve.data.arrays import load_npy, read_labels
+from labelsieve.data import Reading, Trainable
+from labelsieve.data.arrays import label_tensor, load_npy, read_labels
+from labelsieve.data.cifar_n import read_cifar_n
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import Experiment
 from labelsieve.methods import Problem, make
-from labelsieve.models import make_model
+from labelsieve.models import make_model, suitable
 from labelsieve.models.networks import Networks, make_networks, put_on
+from labelsieve.models.pretrained import load_weights
 from labelsieve.predict import load
 from labelsieve.randomness import generator
 from labelsieve.train import Training
@@ -32,78 +34,116 @@ from labelsieve.train.loop import MakeNetworks
 class Prepared:
     """An experiment with all that it needs at hand."""
 
-    train: Labelled
-    valid: Labelled | None
-    test: Labelled | None
+    train: Trainable
+    valid: Trainable | None
+    test: Trainable | None
     make_networks: MakeNetworks
     method: Method
     training: Training
     fingerprint: str
+    model: str  # the network's name
 
 
 def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
     """Load the data, corrupt the labels, make networks and method: all that can be refused is refused here."""
     shelf = shelf or Shelf()
     device = usable_device(experiment.device)
-    train, test = shelf.load(experiment.data)
+    train, test, valid = shelf.load(experiment.data, reading_of(experiment))
     train = with_labels(experiment, train)
     fingerprint = digest(train, test)
-    train, valid = hold_out(train, experiment.valid, experiment.seed)
+    if experiment.valid or valid is None:
+        train, valid = hold_out(train, experiment.valid, experiment.seed)
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
     training = Training(
         epochs=experiment.epochs,
         batch=experiment.batch,
         lr=experiment.lr,
+        nesterov=experiment.nesterov,
+        weight_decay=experiment.weight_decay,
+        drops=experiment.drops,
+        drop_factor=experiment.drop_factor,
+        drop_last=experiment.drop_last,
+        augment=experiment.augment,
         seed=experiment.seed,
         precision=experiment.precision,
     )
+    model = suitable(train.shape, device) if experiment.model == "auto" else experiment.model
     return Prepared(
         shelf.put(train, device),
         valid and shelf.put(valid, device),
         test and shelf.put(test, device),
-        networks_maker(experiment, train, test, method.networks, device),
+        networks_maker(experiment, model, train, test, method.networks, device),
         method,
         training,
         fingerprint,
+        model,
+    )
+
+
+def reading_of(experiment: Experiment) -> Reading:
+    """How the experiment wants its data read."""
+    return Reading(
+        size=experiment.size,
+        label=experiment.label_column,
+        image=experiment.image_column,
+        test=experiment.test,
+        seed=experiment.seed if experiment.test else 0,
+        skip_bad=experiment.skip_bad,
+        stream=experiment.stream,
+        cache=experiment.cache,
+        workers=experiment.workers,
     )
 
 
 def networks_maker(
-    experiment: Experiment, train: Labelled, test: Labelled | None, count: int, device: torch.device
+    experiment: Experiment, model: str, train: Trainable, test: Trainable | None, count: int, device: torch.device
 ) -> MakeNetworks:
     """What makes the networks of each round, from random weights or from those of an earlier run."""
-    channels, height, width = train.images.shape[1:]
-    make_one = partial(make_model, experiment.model, (channels, height, width), train.num_classes)
-    check_fit(make_one(), train, test, experiment.model)
+    make_one = partial(make_model, model, train.shape, train.num_classes)
+    check_fit(make_one(), train, test, model)
     if experiment.init and count > 1:
         raise InputError(f"{experiment.method} needs networks that differ: it cannot start both from one --init")
-    start = first_weights(experiment.init, make_one)
+    if experiment.init and experiment.weights:
+        raise InputError("--init and --weights both say what to start from; give one of them")
+    start = first_weights(experiment.init, make_one) or pretrained(experiment.weights, make_one)
 
     def networks_of(number: int) -> Networks:
         networks = make_networks(make_one, count, experiment.seed, number)
-        if start and number == 0:  # a later round starts anew
-            networks[0].load_state_dict(start)
+        if start and (number == 0 or experiment.weights):  # a later round starts anew
+            for network in networks:
+                network.load_state_dict(start, strict=not experiment.weights)
         return put_on(networks, device, experiment.precision)
 
     return networks_of
 
 
-def check_fit(network: nn.Module, train: Labelled, test: Labelled | None, name: str) -> None:
+def check_fit(network: nn.Module, train: Trainable, test: Trainable | None, name: str) -> None:
     """Refuse images that the network cannot take, and a test set of another shape."""
-    if test is not None and test.images.shape[1:] != train.images.shape[1:]:
-        was, now = tuple(train.images.shape[1:]), tuple(test.images.shape[1:])
+    if test is not None and test.shape != train.shape:
         raise InputError(
-            f"the test images are {now} (channels, height, width), the training images {was}; make them alike"
+            f"the test images are {test.shape} (channels, height, width), the training images {train.shape}; "
+            "make them alike, such as with --size"
         )
     try:
-        network.eval()(train.inputs(torch.arange(1)))
+        network.eval()(torch.zeros(1, *train.shape))
     except RuntimeError as error:
-        channels, height, width = train.images.shape[1:]
+        if len(train.shape) == 1:
+            raise InputError(f"{name} cannot take a table of {train.shape[0]} columns; use mlp") from error
+        channels, height, width = train.shape
         raise InputError(
             f"{name} cannot take images of {height} x {width} pixels with {channels} channels; "
             "images are (n, height, width, channels), channels last"
         ) from error
+
+
+def pretrained(path: str | None, make_one: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    """The weights of a file, without those of a last layer for other classes."""
+    if path is None:
+        return {}
+    network = make_one()
+    fresh = load_weights(network, Path(path))
+    return {name: tensor for name, tensor in network.state_dict().items() if name not in fresh}
 
 
 def first_weights(run: str | None, make_one: Callable[[], nn.Module]) -> dict[str, Tensor]:
@@ -120,15 +160,26 @@ def first_weights(run: str | None, make_one: Callable[[], nn.Module]) -> dict[st
     return weights
 
 
-def with_labels(experiment: Experiment, train: Labelled) -> Labelled:
+def with_labels(experiment: Experiment, train: Trainable) -> Trainable:
     """The training set under the labels that the experiment asks for."""
     if experiment.labels is not None:
-        train = train.relabelled(read_labels(Path(experiment.labels), train.classes, len(train)))
+        train = train.relabelled(labels_of(experiment.labels, train))
     if experiment.noise is not None:
         matrix = noise_matrix(experiment.noise, experiment.rate, experiment.noise_map, train.num_classes)
         noisy = noise.corrupt(train.labels, matrix, experiment.seed, exact=experiment.exact_noise)
         train = train.relabelled(noisy)
     return train
+
+
+def labels_of(file: str, train: Trainable) -> Tensor:
+    """Labels to lay over a set: of a .csv or .npy file, or one kind of CIFAR-N's labels, file:kind."""
+    path, _, kind = file.rpartition(":")
+    if path and kind.isalnum() and not Path(file).exists():
+        labels = read_cifar_n(Path(path), kind)
+        if len(labels) != len(train):
+            raise InputError(f"{path} has {len(labels):,} labels but the data has {len(train):,} samples")
+        return label_tensor(labels.numpy(), train.num_classes, path)
+    return read_labels(Path(file), train.classes, len(train))
 
 
 def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Tensor:
@@ -156,7 +207,7 @@ def parsed_map(text: str) -> dict[int, int]:
         raise InputError(f"a noise map looks like 9:1,2:0 (true:observed), got {text!r}") from error
 
 
-def hold_out(train: Labelled, share: float, seed: int) -> tuple[Labelled, Labelled | None]:
+def hold_out(train: Trainable, share: float, seed: int) -> tuple[Trainable, Trainable | None]:
     """Split off a validation set, noise and all, drawn by the seed."""
     count = round(share * len(train))
     if share == 0:
@@ -167,12 +218,11 @@ def hold_out(train: Labelled, share: float, seed: int) -> tuple[Labelled, Labell
     return train.at(order[count:].sort().values), train.at(order[:count].sort().values)
 
 
-def digest(*sets: Labelled | None) -> str:
+def digest(*sets: Trainable | None) -> str:
     """A fingerprint of images and labels."""
     sha = hashlib.sha256()
     for data in sets:
         if data is not None:
-            sha.update(str(tuple(data.images.shape)).encode())
-            sha.update(data.images.numpy().data)
-            sha.update(data.labels.numpy().data)
+            for part in data.contents():
+                sha.update(part)
     return sha.hexdigest()[:16]

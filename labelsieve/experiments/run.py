@@ -61,6 +61,7 @@ def opening(experiment: Experiment, prepared: Prepared) -> Row:
         "event": "start",
         "samples": len(train),
         "classes": train.num_classes,
+        "model": prepared.model,
         "parameters": sum(p.numel() for p in prepared.make_networks(0).parameters()),
         "device": device_name(experiment.device),
         "versions": versions(),
@@ -82,8 +83,8 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
     folder.write("tables.safetensors", to_bytes(tables))
     first = {name.removeprefix("0."): t for name, t in result.chosen.networks.items() if name.startswith("0.")}
     about = {
-        "model": experiment.model,
-        "shape": list(prepared.train.images.shape[1:]),
+        "model": prepared.model,
+        "shape": list(prepared.train.shape),
         "classes": list(prepared.train.classes),
     }
     folder.write("model.safetensors", to_bytes(first, {"labelsieve": json.dumps(about)}))

@@ -6,31 +6,29 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from labelsieve.data import Labelled, load_data
-
-Sets = tuple[Labelled, Labelled | None]
+from labelsieve.data import Labelled, Reading, Sets, Trainable, load_data
 
 
 class Shelf:
     """Keeps what it was asked for; runs with the same images on the same device get the same tensor."""
 
     def __init__(self) -> None:
-        self._sets: dict[str, Sets] = {}
+        self._sets: dict[tuple[str, Reading], Sets] = {}
         self._images: dict[tuple[int, torch.device], Tensor] = {}
         self._lock = threading.Lock()
 
-    def load(self, data: str) -> Sets:
-        """The training and test set, on the CPU."""
+    def load(self, data: str, reading: Reading) -> Sets:
+        """The sets, on the CPU."""
         with self._lock:
-            if data not in self._sets:
-                self._sets[data] = load_data(data)
-            return self._sets[data]
+            if (data, reading) not in self._sets:
+                self._sets[data, reading] = load_data(data, reading)
+            return self._sets[data, reading]
 
-    def put(self, samples: Labelled, device: torch.device) -> Labelled:
+    def put(self, samples: Trainable, device: torch.device) -> Trainable:
         """The samples on the device; images that came straight from the shelf are shared."""
         with self._lock:
-            ours = any(samples.images is known.images for sets in self._sets.values() for known in sets if known)
-            if not ours:
+            known = [each for sets in self._sets.values() for each in sets if isinstance(each, Labelled)]
+            if not isinstance(samples, Labelled) or not any(samples.images is each.images for each in known):
                 return samples.to(device)
             key = (samples.images.data_ptr(), device)
             if key not in self._images:

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ from typing import Any
 import torch
 
 from labelsieve import noise as label_noise
-from labelsieve.data import Labelled, load_data
-from labelsieve.data.arrays import load_npy, load_npz, write_labels
+from labelsieve.data import DATASETS, Reading, load_data
+from labelsieve.data.arrays import load_npy, load_npz, npz_keys, write_labels
+from labelsieve.data.decode import Frame
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, noise_matrix, prepare
 from labelsieve.experiments.run import run
-from labelsieve.experiments.spec import Experiment, planned
+from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.predict import Predictor, load
 from labelsieve.progress import watching
 from labelsieve.report.records import read_run
@@ -44,6 +46,7 @@ def from_options(
     if noise_rate is None:
         noise_rate = told_rate(data, noise, rate, **given)
     device = best_device() if device == "auto" else device
+    given["model"] = given["model"] or (None if data in SETTINGS else "auto")
     return planned(
         data,
         noise=noise,
@@ -90,7 +93,7 @@ def compare_options(
         noise_rate=(rate or 0.0) if noise_rate is None else noise_rate,
         device=device,
         precision=precision or best_precision(device),
-        **given,
+        **{**given, "model": given["model"] or (None if data in SETTINGS else "auto")},
     )
 
 
@@ -182,12 +185,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def classify(run_path: Path, data: str, out: Path | None, device: str) -> None:
-    """Write a table with the predicted class of every image."""
-    predictor = load(run_path, device)
-    images, given = images_of(data, predictor)
-    probs = predictor.predict_proba(images, data)
-    rows = [(i, predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
+def classify(run_path: Path, data: str, out: Path | None, device: str, model: str | None) -> None:
+    """Write a table with the predicted class of every sample."""
+    predictor = load(run_path, device, model)
+    probs, given, names = predictions(data, predictor)
+    rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
     try:
         with ExitStack() as stack:
             file = stack.enter_context(out.open("w", newline="", encoding="utf-8")) if out else sys.stdout
@@ -199,24 +201,33 @@ def classify(run_path: Path, data: str, out: Path | None, device: str) -> None:
         print(f"{len(rows):,} images classified; {100 * wrong / len(rows):.2f}% differ from their given label")
 
 
-def images_of(data: str, predictor: Predictor) -> tuple[Any, list[str] | None]:
-    """Images as arrays, with the class names of their labels where the data has labels."""
-    if Path(data).suffix == ".npy":
-        return load_npy(Path(data)), None
-    if Path(data).suffix == ".npz":
-        arrays = load_npz(Path(data))
-        if "images" not in arrays:
-            raise InputError(f"{data} has no 'images' (it has: {', '.join(arrays)})")
-        if "labels" not in arrays:
-            return arrays["images"], None
-    train, test = load_data(data)
-    known: Labelled = test if data == "fashion" and test is not None else train
-    return known.images.permute(0, 2, 3, 1).numpy(), [known.classes[k] for k in known.labels.tolist()]
+def predictions(data: str, predictor: Predictor) -> tuple[Any, list[str] | None, Sequence[Any]]:
+    """Probabilities (n, K), the class names of the labels where the data has some, and what to call each sample."""
+    path = Path(data)
+    if path.suffix == ".npy" or (path.suffix == ".npz" and "labels" not in npz_keys(path)):
+        values = load_npy(path) if path.suffix == ".npy" else unlabelled(path)
+        return predictor.predict_proba(values, data), None, range(len(values))
+    frame = Frame(*predictor.shape[1:], predictor.shape[0]) if len(predictor.shape) == 3 else None
+    train, test, _ = load_data(data, Reading(frame=frame, skip_bad=True))
+    known = test if data in DATASETS and test is not None else train
+    given = [known.classes[k] for k in known.labels.tolist()]
+    return predictor.predict_set(known), given, known.names or range(len(known))
 
 
-def write_noise(data: str, kind: str, rate: float, noise_map: str, exact: bool, seed: int, out: Path) -> None:
+def unlabelled(path: Path) -> Any:
+    """The images or rows of a .npz file without labels."""
+    arrays = load_npz(path)
+    for key in ("images", "features"):
+        if key in arrays:
+            return arrays[key]
+    raise InputError(f"{path} has no 'images' (it has: {', '.join(arrays)})")
+
+
+def write_noise(
+    data: str, kind: str, rate: float, noise_map: str, exact: bool, seed: int, out: Path, **reading: Any
+) -> None:
     """Corrupt a dataset's labels into a file, and show the matrix that came of it."""
-    train, _ = load_data(data)
+    train = load_data(data, Reading(**reading)).train
     matrix = noise_matrix(kind, rate, noise_map, train.num_classes)
     noisy = label_noise.corrupt(train.labels, matrix, seed, exact=exact)
     write_labels(out, noisy, train.classes)

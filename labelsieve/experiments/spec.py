@@ -12,6 +12,7 @@ from labelsieve.errors import InputError
 SETTINGS: dict[str, dict[str, Any]] = {
     "fashion": {"model": "small", "epochs": 20, "lr": 0.02},
 }
+BESIDE_THE_POINT = ("cache", "workers")  # they change how fast, not what
 WARMUP_SHARE = {"fashion": 0.5}  # of the epochs; the paper's is 25 of 100
 
 
@@ -19,7 +20,15 @@ WARMUP_SHARE = {"fashion": 0.5}  # of the epochs; the paper's is 25 of 100
 class Experiment:
     """One training, from the data to the seed."""
 
-    data: str = "fashion"  # a dataset's name or a file
+    data: str = "fashion"  # a dataset's name, a file or a folder
+    size: int | None = None  # side that images are scaled to
+    label_column: str | None = None  # of a table
+    image_column: str | None = None
+    test: float = 0.0  # share that is drawn as a test set where the data has none
+    skip_bad: bool = False  # leave out what cannot be used
+    stream: bool = False  # read images from disk while training, even if they fit into memory
+    cache: str | None = None  # folder for decoded images, when streaming
+    workers: int | None = None  # threads that decode, when streaming
     labels: str | None = None  # a file of labels laid over the data's own
     noise: str | None = None  # a kind of noise, or a file with a transition matrix, that corrupts the labels first
     rate: float = 0.0  # of that noise
@@ -29,11 +38,18 @@ class Experiment:
     criterion: str | None = None
     options: tuple[tuple[str, Any], ...] = ()  # of the method and its criterion
     noise_rate: float = 0.0  # what the method is told
-    model: str = "densenet-25-12"
+    model: str = "densenet-25-12"  # auto: what suits the data and the device
+    weights: str | None = None  # a file of pretrained weights to start from
     epochs: int = 100
     warmup: int = 25
     batch: int = 128
     lr: float = 0.1
+    weight_decay: float = 5e-4
+    nesterov: bool = True
+    drops: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which the learning rate drops
+    drop_factor: float = 0.2
+    drop_last: bool = False  # leave out an incomplete last batch
+    augment: str = ""  # crop4,flip,cutout8
     valid: float = 0.0  # share of the training data held out, with its noise, to choose the epoch
     init: str | None = None  # folder of a finished run whose model is the start
     seed: int = 0
@@ -54,8 +70,11 @@ class Experiment:
             raise InputError(f"lr must be a number above 0, got {self.lr}")
         if not 0 <= self.noise_rate < 1:
             raise InputError(f"noise rate must be in [0, 1), got {self.noise_rate:g}; 40% is 0.4")
-        if not 0 <= self.valid < 1:
-            raise InputError(f"valid must be in [0, 1), got {self.valid:g}")
+        for name in ("valid", "test"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} must be in [0, 1), got {getattr(self, name):g}")
+        if self.size is not None and self.size < 8:
+            raise InputError(f"size must be at least 8 pixels, got {self.size}")
         if self.precision not in ("fp32", "bf16"):
             raise InputError(f"precision must be fp32 or bf16, got {self.precision!r}")
         if self.precision == "bf16" and self.device == "cpu":
@@ -66,9 +85,15 @@ class Experiment:
         return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
     def name(self) -> str:
-        """A short hash of everything."""
-        text = json.dumps(self.as_dict(), sort_keys=True)
+        """A short hash of everything that is not as usual, so that a new field leaves old names as they are."""
+        usual = {**Experiment().as_dict(), **{name: getattr(self, name) for name in BESIDE_THE_POINT}}
+        text = json.dumps({name: v for name, v in self.as_dict().items() if v != usual[name]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved specification with what was added to specifications since."""
+    return {**Experiment().as_dict(), **saved}
 
 
 def planned(data: str, **given: Any) -> Experiment:

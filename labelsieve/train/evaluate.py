@@ -17,7 +17,10 @@ def predictions(networks: nn.Module, data: Samples, training: Training) -> Itera
     """Probabilities (N, B, K), labels and index of every sample, in order."""
     networks.eval()
     everything = torch.arange(len(data), device=data.labels.device)
-    for index in everything.split(EVALUATION_BATCH):
+    first = 0
+    for count in data.staged(everything, EVALUATION_BATCH):
+        index = everything[first : first + count]
+        first += count
         yield scores(networks, data, training, index).softmax(-1), data.labels[index], index
 
 
@@ -43,8 +46,8 @@ class ErrorRates:
         self.networks.eval()
         self.position.zero_()
         self.wrong.zero_()
-        for first in range(0, len(self.data), EVALUATION_BATCH):
-            count = min(EVALUATION_BATCH, len(self.data) - first)
+        everything = torch.arange(len(self.data), device=self.position.device)
+        for count in self.data.staged(everything, EVALUATION_BATCH):
             self.recorder.run((id(self), count), partial(self._count, count))
         return [100 * count / len(self.data) for count in self.wrong.tolist()]
 

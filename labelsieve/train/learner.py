@@ -96,7 +96,7 @@ def sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
         parameters,
         lr=torch.tensor(training.lr, device=parameters[0].device) if on_gpu else training.lr,  # graphs read a tensor
         momentum=training.momentum,
-        nesterov=training.momentum > 0,
+        nesterov=training.nesterov and training.momentum > 0,
         weight_decay=training.weight_decay,
         fused=True,
     )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from labelsieve.core.method import Method
 from labelsieve.errors import Diverged
 from labelsieve.randomness import derive, generator
+from labelsieve.train.augment import Augment
 from labelsieve.train.checkpoint import Checkpoints, prefixed, under
 from labelsieve.train.evaluate import ErrorRates, predictions
 from labelsieve.train.graph import Recorder, own_stream
@@ -162,7 +163,9 @@ class _Run:
         lend_generator(self.networks, self.random)
         lend_generator(self.method, self.random)
         self.recorder = Recorder(self.device, self.random, enabled=self.training.recorded)
-        self.steps = Steps(self.learner, self.train, self.recorder)
+        settings = self.training
+        self.augment = Augment(settings.augment, settings.seed, self.device) if settings.augment else None
+        self.steps = Steps(self.learner, self.train, self.recorder, self.augment)
         self.error_rates = {
             name: ErrorRates(self.networks, data, self.training, self.recorder)
             for name, data in (("test_error", self.test), ("valid_error", self.valid))
@@ -176,6 +179,8 @@ class _Run:
         self.method.start_epoch(epoch)
         self.learner.set_lr(self._lr(epoch))
         self.random.manual_seed(derive(self.training.seed, "dropout", self.round, epoch))
+        if self.augment is not None:
+            self.augment.start_epoch(self.round * self.training.epochs + epoch)
         order = self._order(epoch)
         steps = -(-len(order) // self.training.batch)
         earlier = steps * (self.round * self.training.epochs + epoch)
@@ -202,7 +207,8 @@ class _Run:
         """
         order = torch.randperm(len(self.train), generator=generator(self.training.seed, "batches", self.round, epoch))
         left_over = len(order) % self.training.batch
-        useless = self.method.drop_last or (left_over == 1 and has_batch_norm(self.networks))
+        unwanted = self.method.drop_last or self.training.drop_last
+        useless = unwanted or (left_over == 1 and has_batch_norm(self.networks))
         if useless and left_over < len(order):
             order = order[: len(order) - left_over]
         return order.to(self.train.labels.device)

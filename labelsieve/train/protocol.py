@@ -1,6 +1,6 @@
 """What training is told: the samples and the settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,12 +24,15 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
 
+    def staged(self, order: Tensor, size: int) -> Iterator[int]:
+        """The size of each batch of this order, once `inputs` can give it."""
+
     def inputs(self, index: Tensor) -> Tensor:
-        """What the networks see of these samples, (B, ...)."""
+        """What the networks see of these samples, the batch that was staged last, (B, ...)."""
 
 
 def stepped(epochs: int, drops: tuple[float, ...] = (0.5, 0.75), factor: float = 0.2) -> Callable[[int], float]:
-    """The paper's schedule: times 0.2 once a half and three quarters of the epochs are over."""
+    """Times a factor whenever a share of the epochs is over; the paper's: 0.2 at a half and three quarters."""
     return lambda epoch: factor ** sum(epoch >= drop * epochs for drop in drops)
 
 
@@ -41,7 +44,12 @@ class Training:
     batch: int = 128
     lr: float = 0.1
     momentum: float = 0.9
+    nesterov: bool = True
     weight_decay: float = 5e-4
+    drops: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which the learning rate drops
+    drop_factor: float = 0.2
+    drop_last: bool = False  # leave out an incomplete last batch
+    augment: str = ""  # crop4,flip,cutout8
     seed: int = 0
     precision: str = "fp32"  # or bf16, by autocast
     recorded: bool = True  # steps become CUDA graphs, where there is a GPU
@@ -50,4 +58,4 @@ class Training:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def lr_at(self, epoch: int) -> float:
-        return self.lr * stepped(self.epochs)(epoch)
+        return self.lr * stepped(self.epochs, self.drops, self.drop_factor)(epoch)

@@ -15,10 +15,17 @@ from labelsieve.train.protocol import Samples
 class Steps:
     """Takes batches in a given order, learns from them and counts; the device itself knows how far it is."""
 
-    def __init__(self, learner: Learner, data: Samples, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        data: Samples,
+        recorder: Recorder,
+        augment: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
         self.learner = learner
         self.data = data
         self.recorder = recorder
+        self.augment = augment
         device = data.labels.device
         self.meters = Meters(learner.method.networks, data.num_classes, device)
         self.order = torch.empty(len(data), dtype=torch.int64, device=device)
@@ -29,15 +36,17 @@ class Steps:
         self.order[: len(order)].copy_(order)
         self.position.zero_()
         self.meters.reset()
-        for first in range(0, len(order), size):
-            count = min(size, len(order) - first)
+        for count in self.data.staged(order, size):
             yield partial(self.recorder.run, ("step", count), partial(self.step, count))
 
     def step(self, count: int) -> None:
         """Learn from the next `count` samples."""
         index = self.order[self.position + torch.arange(count, device=self.order.device)]
         labels = self.data.labels[index]
-        outcome = self.learner.step(self.data.inputs(index), labels, index)
+        inputs = self.data.inputs(index)
+        if self.augment is not None:
+            inputs = self.augment(inputs, index)
+        outcome = self.learner.step(inputs, labels, index)
         self.meters.add(outcome, labels, None if self.data.clean is None else self.data.clean[index])
         self.position.add_(count)
 

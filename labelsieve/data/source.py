@@ -1,0 +1,246 @@
+"""source: whatever a person names as data is found, read and brought into one shape."""
+
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelsieve.data.arrays import npz_keys, read_npz, read_npz_features
+from labelsieve.data.cache import open_cache
+from labelsieve.data.decode import Array, BadImage, Frame
+from labelsieve.data.fashion import load_fashion
+from labelsieve.data.features import Features
+from labelsieve.data.pictures import Bad, Pictures, frame_of
+from labelsieve.data.resident import Labelled
+from labelsieve.data.split import stratified
+from labelsieve.data.stream import Streamed, usable_cores
+from labelsieve.errors import InputError
+
+DATASETS: dict[str, Callable[[], tuple[Labelled, Labelled]]] = {"fashion": load_fashion}
+KINDS = "a folder of images, a .csv, .tsv, .parquet or .npz file, CIFAR as published"
+LARGEST_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
+Trainable = Labelled | Streamed
+Undecoded = Labelled | Pictures | Features
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data is read; what is None is found out."""
+
+    size: int | None = None  # the side that images are scaled to
+    frame: Frame | None = None  # the very frame, for a network that is trained already
+    label: str | None = None  # column of a table
+    image: str | None = None  # likewise
+    test: float = 0.0  # share that is drawn as a test set where the data has none
+    seed: int = 0  # of that draw
+    skip_bad: bool = False  # leave out what cannot be used
+    stream: bool = False  # read images from disk while training, even if they fit into memory
+    cache: str | None = None  # folder for decoded images, when streaming
+    workers: int | None = None  # threads that decode, when streaming
+
+
+class Found(NamedTuple):
+    """Data that is listed but not decoded."""
+
+    kind: str  # in words
+    train: Undecoded
+    test: Undecoded | None = None
+    valid: Undecoded | None = None
+    bad: Sequence[Bad] = ()
+
+    frame: Frame | None = None  # that its images have
+
+    def splits(self) -> dict[str, Undecoded]:
+        named = {"train": self.train, "test": self.test, "valid": self.valid}
+        return {name: split for name, split in named.items() if split is not None}
+
+
+class Sets(NamedTuple):
+    """Data that can be trained on."""
+
+    train: Trainable
+    test: Trainable | None = None
+    valid: Trainable | None = None  # with labels that are known to be right
+
+
+def load_data(source: str, reading: Reading | None = None, tell: Tell = lambda done, total: None) -> Sets:
+    """The sets of whatever `source` names, decoded. `tell`: how many images of how many are decoded."""
+    reading = reading or Reading()
+    found = find(source, reading)
+    frame = frame_for(found, reading)
+    total = sum(len(split) for split in found.splits().values() if isinstance(split, Pictures))
+    done = 0
+
+    def one_more() -> None:
+        nonlocal done
+        done += 1
+        tell(done, total)
+
+    bad = list(found.bad)
+    sets: dict[str, Trainable] = {}
+    stream = reading.stream or too_large(found, frame)
+    for name, split in found.splits().items():
+        if stream and isinstance(split, Pictures):
+            sets[name], unusable = from_disk(split, frame, reading, one_more)
+        else:
+            sets[name], unusable = in_memory(split, frame, one_more)
+        bad += unusable
+    if bad and not reading.skip_bad:
+        raise InputError(
+            f"{len(bad):,} of the samples in {source} cannot be used, the first is {bad[0].name}: {bad[0].reason}; "
+            "labelsieve check lists them all, --skip-bad trains without them"
+        )
+    return with_test_set(Sets(**sets), reading, source)
+
+
+def frame_for(found: Found, reading: Reading) -> Frame | None:
+    """What the images are brought to; the test set's to the same as the training set's."""
+    if reading.frame is not None or not isinstance(found.train, Pictures):
+        return reading.frame
+    if found.frame is not None and reading.size is None:
+        return found.frame
+    frame = frame_of(found.train, reading.size)
+    return frame if found.frame is None else replace(frame, channels=found.frame.channels)
+
+
+def in_memory(split: Undecoded, frame: Frame | None, one_more: Callable[[], None]) -> tuple[Labelled, list[Bad]]:
+    """A split decoded, and what of it cannot be."""
+    if isinstance(split, Labelled):
+        return split, []
+    if isinstance(split, Features):
+        return Labelled(split.values, split.labels, split.classes, split.clean, split.names), []
+    assert frame is not None
+    images = np.empty((len(split), frame.channels, frame.height, frame.width), dtype=np.uint8)
+
+    def keep(index: int, pixels: Array) -> None:
+        images[index] = pixels.transpose(2, 0, 1)
+
+    bad = decoded(split, frame, keep, one_more)
+    whole = Labelled(torch.from_numpy(images), split.labels, split.classes, split.clean, split.names)
+    return (whole.at(all_but(bad, len(split))) if bad else whole), list(bad.values())
+
+
+def from_disk(
+    split: Pictures, frame: Frame | None, reading: Reading, one_more: Callable[[], None]
+) -> tuple[Streamed, list[Bad]]:
+    """A split that is decoded batch by batch; each image is tried once before, so that none fails in mid-training."""
+    assert frame is not None
+    bad = decoded(split, frame, lambda index, pixels: None, one_more)
+    good = split.at(all_but(bad, len(split)).tolist()) if bad else split
+    workers = usable_cores() if reading.workers is None else reading.workers
+    cache = None
+    if reading.cache is not None and (not bad or reading.skip_bad):
+        cache = open_cache(Path(reading.cache), good, frame, workers)
+    streamed = Streamed(good, frame, good.labels, good.classes, good.clean, workers, cache)
+    return streamed, list(bad.values())
+
+
+def decoded(
+    split: Pictures, frame: Frame, use: Callable[[int, Array], None], one_more: Callable[[], None]
+) -> dict[int, Bad]:
+    """Decode every image once; returns those that cannot be, by position."""
+    bad: dict[int, Bad] = {}
+
+    def one(index: int) -> None:
+        try:
+            use(index, split.pixels(index, frame))
+        except BadImage as error:
+            bad[index] = Bad(split.names[index], str(error))
+        one_more()
+
+    with ThreadPoolExecutor() as pool:  # decoders release Python's lock
+        for _ in pool.map(one, range(len(split))):
+            pass
+    return dict(sorted(bad.items()))
+
+
+def all_but(left_out: Container[int], count: int) -> Tensor:
+    return torch.tensor([index for index in range(count) if index not in left_out], dtype=torch.int64)
+
+
+def too_large(found: Found, frame: Frame | None) -> bool:
+    """Whether the decoded images would take more memory than they should."""
+    images = sum(len(split) for split in found.splits().values() if isinstance(split, Pictures))
+    return frame is not None and images * frame.height * frame.width * frame.channels > LARGEST_IN_MEMORY
+
+
+def with_test_set(sets: Sets, reading: Reading, source: str) -> Sets:
+    """Draw a test set where one is asked for and none is there."""
+    if sets.test is not None or reading.test == 0:
+        return sets
+    if not 0 < reading.test < 1:
+        raise InputError(f"the share of a test set must be in [0, 1), got {reading.test:g}")
+    kept, drawn = stratified(sets.train.labels, reading.test, reading.seed)
+    if not len(drawn) or not len(kept):
+        raise InputError(f"{source} has too few samples to draw a test set of {reading.test:g} from")
+    return sets._replace(train=sets.train.at(kept), test=sets.train.at(drawn))
+
+
+def find(source: str, reading: Reading) -> Found:
+    """What there is, without decoding any image."""
+    if source in DATASETS:
+        return Found("embedded images", *DATASETS[source]())
+    path = Path(source)
+    if path.is_dir():
+        return find_folder(path, reading)
+    if path.is_file():
+        return find_file(path, reading)
+    if path.exists():
+        raise InputError(f"{path} is neither a file nor a folder; give {KINDS}")
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(f"cannot read {path}: there is no such file or folder; give {KINDS}")
+    raise InputError(f"no data {source!r}: give {KINDS}, or one of: {', '.join(DATASETS)}")
+
+
+def find_file(path: Path, reading: Reading) -> Found:
+    from labelsieve.data.cifar import is_cifar, read_described
+    from labelsieve.data.parquet import read_parquet
+    from labelsieve.data.table import read_table
+
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        if "features" in npz_keys(path):
+            return Found("arrays of numbers", *read_npz_features(path))
+        return Found("arrays", *read_npz(path))
+    if suffix in (".csv", ".tsv", ".txt"):
+        return Found("a table", *read_table(path, label=reading.label, image=reading.image))
+    if suffix in (".parquet", ".pq"):
+        return Found("a Parquet table", *read_parquet(path, label=reading.label, image=reading.image))
+    if is_cifar(path):
+        return Found(*read_described(path))
+    raise InputError(f"cannot read {path}: give {KINDS}")
+
+
+def find_folder(path: Path, reading: Reading) -> Found:
+    from labelsieve.data.animal10n import is_animal10n, read_animal10n
+    from labelsieve.data.animal10n_binary import is_animal10n_binary, read_animal10n_binary
+    from labelsieve.data.cifar import is_cifar, read_described
+    from labelsieve.data.clothing1m import is_clothing1m, read_clothing1m
+    from labelsieve.data.folder import read_folder
+    from labelsieve.data.parquet import read_parquet
+    from labelsieve.data.saved_dataset import is_saved_dataset, read_saved_dataset
+    from labelsieve.data.tiny_imagenet import FRAME as TINY_FRAME
+    from labelsieve.data.tiny_imagenet import is_tiny_imagenet, read_tiny_imagenet
+
+    columns = {"label": reading.label, "image": reading.image}
+    if is_cifar(path):
+        return Found(*read_described(path))
+    if is_tiny_imagenet(path):
+        return Found("Tiny-ImageNet", *read_tiny_imagenet(path), TINY_FRAME)
+    if is_clothing1m(path):
+        return Found("Clothing1M", *read_clothing1m(path))
+    if is_animal10n_binary(path):
+        return Found("ANIMAL-10N, binary", *read_animal10n_binary(path))
+    if is_animal10n(path):
+        return Found("ANIMAL-10N", *read_animal10n(path))
+    if is_saved_dataset(path):
+        return Found("a saved dataset", *read_saved_dataset(path, **columns))
+    if any(path.glob("*.parquet")):
+        return Found("Parquet shards", *read_parquet(path, **columns))
+    return Found("a folder of images", *read_folder(path))

@@ -1,0 +1,89 @@
+"""ResNet-18, -34 and -50 under torchvision's names, so that weights published for those can be read."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int, original: bool) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = convolution(inputs, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = convolution(width, width, 3), nn.BatchNorm2d(width)
+        self.downsample = shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolution and a shortcut. The stride is in the first (original) or in the 3x3 one (v1.5)."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, original: bool) -> None:
+        super().__init__()
+        first, second = (stride, 1) if original else (1, stride)
+        outputs = width * self.expansion
+        self.conv1, self.bn1 = convolution(inputs, width, 1, first), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = convolution(width, width, 3, second), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = convolution(width, outputs, 1), nn.BatchNorm2d(outputs)
+        self.downsample = shortcut(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        y = self.bn3(self.conv3(y))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+BLOCKS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]]] = {
+    18: (BasicBlock, (2, 2, 2, 2)),
+    34: (BasicBlock, (3, 4, 6, 3)),
+    50: (Bottleneck, (3, 4, 6, 3)),
+}
+
+
+class ResNet(nn.Module):
+    """A 7x7 convolution and a max-pool, which leave a quarter of the side, then four stages of blocks."""
+
+    def __init__(self, channels: int, num_classes: int, *, depth: int, original: bool = False) -> None:
+        super().__init__()
+        block, counts = BLOCKS[depth]
+        self.conv1, self.bn1 = convolution(channels, 64, 7, 2), nn.BatchNorm2d(64)
+        inputs = 64
+        for stage, count in enumerate(counts):
+            width = 64 << stage
+            blocks = []
+            for place in range(count):
+                blocks.append(block(inputs, width, 2 if stage and not place else 1, original))
+                inputs = width * block.expansion
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(inputs, num_classes)
+        self.apply(initialise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
+        for stage in range(1, 5):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module | None:
+    """What brings a block's input to the shape of its output; nothing where it has it."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+def initialise(module: nn.Module) -> None:
+    """He-normal over fan-out for convolutions; the rest starts as torch has it (batch-norm 1 and 0)."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

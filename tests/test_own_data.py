@@ -1,0 +1,226 @@
+"""A person's own data from the command line: folders and tables are checked, trained on and predicted."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from labelsieve.cli import execute
+from labelsieve.data import Reading, load_data
+from labelsieve.data.split import stratified
+from tests.conftest import blobs
+
+QUICK = ["--epochs", "2", "--warmup", "1", "--batch", "32", "--noise-rate", "0.2", "--device", "cpu", "--threads", "1"]
+
+
+def picture(number, index, side=16):
+    """A grey square with a bright bar whose place is the class."""
+    pixels = np.random.default_rng(index).integers(0, 100, (side, side, 3)).astype(np.uint8)
+    pixels[4 * number : 4 * number + 3] = 250
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three classes of twenty images, with a test split."""
+    for split, count in (("train", 20), ("test", 5)):
+        for number, name in enumerate(("apple", "pear", "plum")):
+            place = tmp_path / "fruit" / split / name
+            place.mkdir(parents=True)
+            for index in range(count):
+                picture(number, 1000 * len(split) + 100 * number + index).save(place / f"{index:03}.png")
+    return tmp_path / "fruit"
+
+
+def record(run):
+    rows = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
+    return [{key: row[key] for key in row if key != "seconds"} for row in rows]
+
+
+def test_a_folder_trains_and_predicts(folder, tmp_path, capsys):
+    run, table = tmp_path / "run", tmp_path / "predictions.csv"
+    assert execute(["train", str(folder), "--model", "small", *QUICK, "--out", str(run)]) == 0
+    start = record(run)[0]
+    assert (start["samples"], start["classes"], start["model"]) == (60, 3, "small")
+    assert execute(["predict", str(run), str(folder / "test"), "--out", str(table)]) == 0
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert len(rows) == 15 and rows[0]["index"].endswith("000.png")
+    assert {row["predicted_label"] for row in rows} <= {"apple", "pear", "plum"}
+    assert "differ from their given label" in capsys.readouterr().out
+
+
+def test_a_table_of_paths_trains(folder, tmp_path):
+    table = tmp_path / "fruit.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label"])
+        writer.writerows((p.relative_to(tmp_path), p.parent.name) for p in sorted((folder / "train").rglob("*.png")))
+    run = tmp_path / "run"
+    assert execute(["train", str(table), "--model", "small", "--test", "0.2", *QUICK, "--out", str(run)]) == 0
+    assert record(run)[0]["samples"] == 48 and "test_error" in record(run)[1]
+
+
+def test_a_parquet_table_with_image_bytes_trains(folder, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    files = sorted((folder / "train").rglob("*.png"))
+    images = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
+    pq.write_table(pa.table({"image": images, "label": [f.parent.name for f in files]}), tmp_path / "fruit.parquet")
+    run = tmp_path / "run"
+    assert execute(["train", str(tmp_path / "fruit.parquet"), "--model", "small", *QUICK, "--out", str(run)]) == 0
+    assert record(run)[0]["samples"] == 60
+
+
+def test_a_numeric_table_trains_and_predicts(tmp_path):
+    random = np.random.default_rng(0)
+    labels = random.integers(3, size=200)
+    values = random.normal(size=(200, 4)) + 3 * np.eye(3, 4)[labels]
+    table = tmp_path / "iris.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["a", "b", "c", "d", "species"])
+        writer.writerows([*row, f"kind {label}"] for row, label in zip(values, labels, strict=True))
+    run = tmp_path / "run"
+    command = [
+        "train",
+        str(table),
+        "--label-column",
+        "species",
+        "--test",
+        "0.25",
+        *QUICK,
+        "--epochs",
+        "12",
+        "--lr",
+        "0.05",
+    ]
+    assert execute([*command, "--out", str(run)]) == 0
+    assert record(run)[0]["model"] == "mlp" and record(run)[-1]["last"] < 15
+    assert execute(["noise", str(table), "--label-column", "species", "--out", str(tmp_path / "noisy.csv")]) == 0
+    import labelsieve
+
+    predicted = labelsieve.load(run).predict(values.astype(np.float32))
+    assert (predicted == labels).mean() > 0.85
+
+
+def test_check_says_what_is_there_and_everything_that_is_bad(folder, capsys):
+    assert execute(["check", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "train: 60 samples of 3 classes: apple 20, pear 20, plum 20" in said
+    assert "test: 15 samples of 3 classes" in said and "sizes: 16 x 16 (60)" in said
+    assert "everything can be used" in said
+    (folder / "train" / "apple" / "cut.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing")
+    (folder / "train" / "pear" / "empty.png").touch()
+    (folder / "train" / "plum" / "notes.txt").write_text("plums")
+    copied = (folder / "train" / "apple" / "003.png").read_bytes()
+    (folder / "test" / "pear" / "copied.png").write_bytes(copied)
+    (folder / "train" / "plum" / "copied.png").write_bytes(copied)
+    assert execute(["check", str(folder)]) == 2
+    heard = capsys.readouterr()
+    bad = [line for line in heard.out.splitlines() if line.startswith("bad: ")]
+    assert len(bad) == 3 and all(name in "".join(bad) for name in ("cut.jpg", "empty.png", "notes.txt"))
+    assert "1 samples are in train and in test" in heard.out
+    assert "1 samples of train are there more than once, 1 of them under different labels" in heard.out
+    assert heard.err.count("\n") == 1 and "3 files or rows" in heard.err
+
+
+def test_skipping_bad_files_is_training_without_them(folder, tmp_path, capsys):
+    train = ["train", str(folder), "--model", "small", *QUICK]
+    assert execute([*train, "--skip-bad", "--out", str(tmp_path / "without")]) == 0
+    (folder / "train" / "apple" / "005a.png").write_bytes(b"not an image")
+    (folder / "train" / "plum" / "000a.png").touch()
+    capsys.readouterr()
+    assert execute([*train, "--out", str(tmp_path / "refused")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "005a.png" in error and "--skip-bad" in error and "labelsieve check" in error
+    assert not (tmp_path / "refused").exists()
+    assert execute([*train, "--skip-bad", "--out", str(tmp_path / "skipped")]) == 0
+    assert record(tmp_path / "skipped") == record(tmp_path / "without")
+
+
+def test_mixed_sizes_and_modes_come_out_alike(tmp_path):
+    for number, name in enumerate(("one", "two")):
+        (tmp_path / name).mkdir()
+        for index, (side, mode) in enumerate([(20, "RGB"), (30, "L"), (40, "RGBA"), (25, "P"), (31, "CMYK")]):
+            suffix = "jpg" if mode == "CMYK" else "png"
+            picture(number, index, side).convert(mode).save(tmp_path / name / f"{index}.{suffix}")
+    train = load_data(str(tmp_path)).train
+    assert train.images.shape == (10, 3, 30, 30) and train.names[0].endswith("0.png")
+    assert load_data(str(tmp_path), Reading(size=8)).train.images.shape == (10, 3, 8, 8)
+
+
+def test_a_drawn_test_set_keeps_every_class():
+    labels = torch.tensor([0] * 50 + [1] * 10 + [2] * 2 + [3])
+    train, test = stratified(labels, 0.2, seed=1)
+    assert labels[test].bincount().tolist() == [10, 2, 1] and sorted([*train.tolist(), *test.tolist()]) == list(
+        range(63)
+    )
+    assert torch.equal(stratified(labels, 0.2, seed=1)[1], test)
+    assert not torch.equal(stratified(labels, 0.2, seed=2)[1], test)
+
+
+def test_the_embedded_data_still_has_its_test_set():
+    sets = load_data("fashion")
+    assert (len(sets.train), len(sets.test), sets.valid) == (6000, 1000, None)
+
+
+@pytest.mark.parametrize("name", ["nothing-here", "README.md"])
+def test_what_is_no_data_is_one_line(name, capsys):
+    assert execute(["train", name, "--noise-rate", "0.1"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_check_in_a_process_of_its_own(folder):
+    (folder / "train" / "apple" / "b\x1bad\n.png").write_bytes(b"x")
+    done = subprocess.run([sys.executable, "-m", "labelsieve", "check", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+    assert "\x1b" not in done.stdout and "b\\x1bad\\n.png" in done.stdout
+
+
+def test_arrays_may_have_names_as_labels(tmp_path):
+    data = blobs(60, 0)
+    names = np.array(["red", "green", "blue", "black"])[data.labels.numpy()]
+    np.savez(tmp_path / "named.npz", images=data.images[:, 0].numpy(), labels=names)
+    train = load_data(str(tmp_path / "named.npz")).train
+    assert train.classes == ("black", "blue", "green", "red") and train.classes[int(train.labels[0])] == "red"
+
+
+def test_streaming_trains_alike_with_any_number_of_workers_a_cache_and_after_a_cut(folder, tmp_path):
+    train = ["train", str(folder), "--model", "small", "--stream", *QUICK]
+    rows = []
+    for name, more in {
+        "none": ["--workers", "0"],
+        "one": ["--workers", "1"],
+        "three": ["--workers", "3"],
+        "cached": ["--cache", str(tmp_path / "cache")],
+    }.items():
+        assert execute([*train, *more, "--out", str(tmp_path / name)]) == 0
+        rows.append(record(tmp_path / name))
+    assert rows[0] == rows[1] == rows[2] == rows[3] and rows[0][0]["samples"] == 60
+    assert execute(["predict", str(tmp_path / "one"), str(folder / "test"), "--out", str(tmp_path / "p.csv")]) == 0
+
+
+def test_augmentation_changes_the_training_and_is_repeatable(folder, tmp_path):
+    train = ["train", str(folder), "--model", "small", *QUICK]
+    for name, more in {"plain": [], "one": ["--augment", "crop2,flip"], "two": ["--augment", "crop2,flip"]}.items():
+        assert execute([*train, *more, "--out", str(tmp_path / name)]) == 0
+    assert record(tmp_path / "one")[1:] == record(tmp_path / "two")[1:] != record(tmp_path / "plain")[1:]
+
+
+def test_a_network_of_ones_own_and_pretrained_weights(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\ndef net(shape, num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(768, num_classes))\n"
+    )
+    assert execute(["train", str(folder), "--model", "mine:net", *QUICK, "--out", "run"]) == 0
+    assert execute(["predict", "run", str(folder / "test"), "--out", "p.csv"]) == 2
+    assert "model='mine:net'" in capsys.readouterr().err
+    assert execute(["predict", "run", str(folder / "test"), "--model", "mine:net", "--out", "p.csv"]) == 0
+    weights = ["--weights", str(tmp_path / "run" / "model.safetensors"), "--model", "mine:net"]
+    assert execute(["train", str(folder), *weights, *QUICK, "--out", "again"]) == 0
+    assert record(tmp_path / "again")[1]["train_loss"] < record(tmp_path / "run")[1]["train_loss"]

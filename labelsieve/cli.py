@@ -82,6 +82,7 @@ def train(
     batch: Whole = None,
     lr: Number = None,
     augment: str = "",
+    normalise: str = "image",
     valid: float = 0.0,
     init: Text = None,
     seed: int = 0,
@@ -126,7 +127,9 @@ def train(
         batch: Samples per step. Default: 128.
         lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
             data, or 0.1.
-        augment: Change the images at random while training, such as crop4,flip,cutout8.
+        augment: Change the images at random while training, such as crop4,flip,cutout8; window224 cuts windows out of
+            images that are scaled to 256.
+        normalise: image: each image by itself, as the paper does. imagenet: by its colours, as pretrained weights want.
         valid: Share of the training data that is held out, noise and all, to choose the best epoch.
         init: The folder of a finished run whose model is the start, instead of random weights.
         seed: Of everything random.
@@ -164,6 +167,7 @@ def train(
         batch=batch,
         lr=lr,
         augment=augment,
+        normalise=normalise,
         valid=valid,
         init=init,
         seed=seed,

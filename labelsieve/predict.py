@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from labelsieve.data import Trainable
 from labelsieve.data.arrays import Array, image_tensor
-from labelsieve.data.resident import standardise
+from labelsieve.data.resident import seen_by_network
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
 from labelsieve.models import make_model
@@ -22,10 +22,13 @@ BATCH = 1000
 class Predictor:
     """A trained network with its class names; it takes images as they are, uint8, or rows of numbers."""
 
-    def __init__(self, network: nn.Module, shape: Sequence[int], classes: Sequence[str]) -> None:
+    def __init__(
+        self, network: nn.Module, shape: Sequence[int], classes: Sequence[str], normalise: str = "image"
+    ) -> None:
         self.network = network.eval()
         self.shape = tuple(shape)
         self.classes = tuple(classes)
+        self.normalise = normalise
 
     @torch.no_grad()
     def predict_proba(self, images: Array | Tensor, source: str = "images") -> Array:
@@ -33,19 +36,13 @@ class Predictor:
         if len(self.shape) == 1:
             return self._of_batches(self._rows(np.asarray(images), source))
         tensor = image_tensor(np.asarray(images), source)
-        if tensor.shape[1:] != self.shape:
-            (channels, height, width), now = self.shape, tuple(tensor.shape[1:])
-            raise InputError(
-                f"the model was trained on images of {height} x {width} pixels with {channels} channels, got "
-                f"{now[1]} x {now[2]} with {now[0]}; one image alone is images[None]"
-            )
+        self._check(tuple(tensor.shape[1:]), "; one image alone is images[None]")
         return self._of_batches(tensor)
 
     @torch.no_grad()
     def predict_set(self, samples: Trainable) -> Array:
         """Probabilities (n, K) of a set, whether it is in memory or streamed."""
-        if samples.shape != self.shape:
-            raise InputError(f"the model was trained on samples of shape {self.shape}, these are {samples.shape}")
+        self._check(samples.shape)
         device = next(self.network.parameters()).device
         samples = samples.to(device)
         everything = torch.arange(len(samples), device=device)
@@ -56,6 +53,17 @@ class Predictor:
             first += count
         probs: Array = torch.cat(parts).numpy()
         return probs
+
+    def _check(self, now: tuple[int, ...], hint: str = "") -> None:
+        if now == self.shape:
+            return
+        if len(now) == len(self.shape) == 3:
+            (channels, height, width), was = self.shape, now
+            raise InputError(
+                f"the model was trained on images of {height} x {width} pixels with {channels} channels, got "
+                f"{was[1]} x {was[2]} with {was[0]}{hint}"
+            )
+        raise InputError(f"the model was trained on samples of shape {self.shape}, these are of {now}")
 
     def _rows(self, values: Array, source: str) -> Tensor:
         if values.ndim != 2 or values.shape[1:] != self.shape or values.dtype.kind not in "iuf":
@@ -68,7 +76,7 @@ class Predictor:
     def _of_batches(self, tensor: Tensor) -> Array:
         device = next(self.network.parameters()).device
         seen = (batch.to(device) for batch in tensor.split(BATCH))
-        inputs = (standardise(batch) if batch.dtype == torch.uint8 else batch for batch in seen)
+        inputs = (seen_by_network(batch, self.normalise) for batch in seen)
         probs: Array = torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
         return probs
 
@@ -102,4 +110,5 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> Pred
         raise
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
-    return Predictor(network.to(usable_device(device)), about["shape"], about["classes"])
+    normalise = about.get("normalise", "image")
+    return Predictor(network.to(usable_device(device)), about["shape"], about["classes"], normalise)

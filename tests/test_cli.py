@@ -292,6 +292,10 @@ def test_a_damaged_model_is_refused(run, capsys):
 def test_images_of_another_size_are_refused(run, capsys):
     assert execute(["predict", str(run), "fashion"]) == 2
     assert "trained on images of 8 x 8 pixels with 1 channels, got 28 x 28 with 1" in capsys.readouterr().err
+    import labelsieve
+
+    with pytest.raises(ValueError, match="got 9 x 9 with 1; one image alone"):
+        labelsieve.load(run).predict(np.zeros((2, 9, 9), np.uint8))
 
 
 def test_divergence_is_one_line_and_exit_code_3(data, tmp_path, capsys):

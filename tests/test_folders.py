@@ -17,7 +17,7 @@ from labelsieve.data import animal10n, clothing1m, folder
 from labelsieve.data.animal10n import is_animal10n, read_animal10n
 from labelsieve.data.clothing1m import is_clothing1m, labels_in, read_clothing1m
 from labelsieve.data.decode import BadImage, Frame, decode, header
-from labelsieve.data.folder import read_folder
+from labelsieve.data.image_folder import read_folder
 from labelsieve.data.pictures import Bad, Files, Pictures, frame_of, resident
 from labelsieve.data.tiny_imagenet import FRAME, is_tiny_imagenet, read_tiny_imagenet, subsampled
 from labelsieve.errors import InputError

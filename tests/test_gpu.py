@@ -296,6 +296,39 @@ def test_a_recorded_run_goes_on_after_a_stop():
     assert pieces == whole
 
 
+def test_streamed_images_train_like_resident_ones():
+    """Through pinned memory and a recorded step, with augmentation."""
+    from PIL import Image
+
+    from labelsieve.data.decode import Frame
+    from labelsieve.data.pictures import Files, Pictures
+    from labelsieve.data.stream import Streamed
+
+    random = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (300, 16, 16, 3), generator=random).to(torch.uint8)
+    labels = torch.randint(10, (300,), generator=random)
+    classes = tuple(str(k) for k in range(10))
+    with tempfile.TemporaryDirectory() as folder:
+        names = [f"{i}.png" for i in range(300)]
+        for name, image in zip(names, images, strict=True):
+            Image.fromarray(image.numpy()).save(Path(folder) / name)
+        pictures = Pictures(names, Files(Path(folder), names), labels, classes)
+        streamed = Streamed(pictures, Frame(16, 16, 3), labels, classes).to(torch.device("cuda"))
+        resident = Labelled(images.permute(0, 3, 1, 2).contiguous(), labels, classes).to(torch.device("cuda"))
+        rows = []
+        for data in (streamed, resident):
+            training = Training(epochs=3, batch=64, lr=0.05, precision="bf16", augment="crop2,flip")
+            result = fit(
+                lambda number: make_networks(lambda: DenseNet(3, 10, depth=10, growth=8), 1, 0).cuda(),
+                make("mentornet-prop", Problem(10, 0.3, 1)),
+                data,
+                data,
+                training=training,
+            )
+            rows.append([{key: row[key] for key in row if key != "seconds"} for row in result.rows])
+    assert rows[0] == rows[1] and rows[0][-1]["steps"] == "recorded"
+
+
 def relative(value, truth):
     return ((value.double() - truth).norm() / truth.norm()).item()
 

@@ -224,3 +224,81 @@ def test_a_network_of_ones_own_and_pretrained_weights(folder, tmp_path, capsys, 
     weights = ["--weights", str(tmp_path / "run" / "model.safetensors"), "--model", "mine:net"]
     assert execute(["train", str(folder), *weights, *QUICK, "--out", "again"]) == 0
     assert record(tmp_path / "again")[1]["train_loss"] < record(tmp_path / "run")[1]["train_loss"]
+
+
+def test_cifar_as_published_trains_under_the_labels_of_cifar_n(tmp_path, capsys):
+    from tests.test_cifar import ten_python, write_folder
+
+    folder = tmp_path / "cifar-10-batches-py"
+    write_folder(folder, ten_python())
+    train = load_data(str(folder)).train
+    human = {"clean_label": train.labels.numpy(), "worse_label": (train.labels.numpy() + 1) % 10}
+    torch.save(human, tmp_path / "CIFAR-10_human.pt")
+    labels = ["--labels", f"{tmp_path / 'CIFAR-10_human.pt'}:worst"]
+    small = ["--model", "small", *QUICK]
+    assert execute(["train", str(folder), *labels, *small, "--out", str(tmp_path / "run")]) == 0
+    start = record(tmp_path / "run")[0]
+    assert start["classes"] == 10 and start["noise"]["realised_rate"] == 1
+    assert execute(["check", str(folder)]) == 0
+    assert "not the published CIFAR-10" in capsys.readouterr().out
+    assert execute(["train", str(folder), "--labels", f"{tmp_path / 'CIFAR-10_human.pt'}:bad", *small]) == 2
+    assert "clean" in capsys.readouterr().err
+
+
+def test_tiny_imagenet_is_halved_as_the_paper_does(tmp_path):
+    from tests.test_folders import tiny_imagenet
+
+    tiny_imagenet(tmp_path / "tiny")
+    whole, half = (load_data(str(tmp_path / "tiny"), Reading(size=size)) for size in (None, 32))
+    assert whole.train.images.shape[1:] == (3, 64, 64) and len(whole.test)
+    assert torch.equal(half.train.images, whole.train.images[..., ::2, ::2])
+    assert torch.equal(half.test.images, whole.test.images[..., ::2, ::2])
+
+
+def test_the_protocol_of_clothing1m(tmp_path):
+    """Windows out of larger training images, ImageNet's colours, a clean validation set that chooses the epoch."""
+    from tests.test_folders import clothing
+
+    root = tmp_path / "clothing"
+    clothing(root)
+    sets = load_data(str(root), Reading(size=28, window=28, normalise="imagenet"))
+    assert sets.train.images.shape[2:] == (32, 32) and sets.test.images.shape[2:] == (28, 28)
+    assert len(sets.valid) and sets.train.normalise == sets.test.normalise == "imagenet"
+    command = ["train", str(root), "--model", "small", "--augment", "window28,flip", "--normalise", "imagenet", *QUICK]
+    assert execute([*command, "--method", "default", "--batch", "2", "--out", str(tmp_path / "run")]) == 0
+    rows = record(tmp_path / "run")
+    assert "valid_error" in rows[1] and "test_error" in rows[1]
+
+
+BAD = {
+    "empty folder": lambda root: (root / "data").mkdir(),
+    "a folder of one class": lambda root: picture_at(root / "data" / "cat" / "1.png"),
+    "a table without labels": lambda root: (root / "data").write_text("path,colour\na.png,red\n"),
+    "an empty table": lambda root: (root / "data").write_text(""),
+    "a table with a ragged row": lambda root: (root / "data").write_text("a,label\n1,x\n2\n3,y\n"),
+    "no Parquet": lambda root: (root / "data").write_bytes(b"PAR1 but not really"),
+    "no arrays": lambda root: (root / "data").write_bytes(b"PK\x03\x04 cut"),
+    "no archive": lambda root: (root / "data").write_bytes(b"\x1f\x8b cut"),
+}
+SUFFIXES = {"table": ".csv", "Parquet": ".parquet", "arrays": ".npz", "archive": ".tar.gz"}
+
+
+def picture_at(path):
+    path.parent.mkdir(parents=True)
+    picture(0, 0).save(path)
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_data_is_one_line_and_leaves_nothing_behind(case, tmp_path):
+    BAD[case](tmp_path)
+    data = tmp_path / "data"
+    suffix = next((suffix for word, suffix in SUFFIXES.items() if word in case), "")
+    data = data.rename(tmp_path / f"data{suffix}")
+    before = sorted(tmp_path.rglob("*"))
+    out = tmp_path / "run"
+    command = ["train", str(data), "--noise-rate", "0.2", "--device", "cpu", "--out", str(out)]
+    done = subprocess.run([sys.executable, "-m", "labelsieve", *command], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and "data" in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr) <= 420
+    assert sorted(tmp_path.rglob("*")) == before

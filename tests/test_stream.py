@@ -22,6 +22,7 @@ from labelsieve.data.cache import identity, open_cache
 from labelsieve.data.decode import BadImage, Frame, decode
 from labelsieve.data.jpeg import fast_decode, shrinkage
 from labelsieve.data.pictures import Files, Pictures, resident
+from labelsieve.data.resident import Labelled
 from labelsieve.data.stream import SLOTS, Streamed, usable_cores
 from labelsieve.errors import InputError, ResourceError
 
@@ -156,12 +157,16 @@ def test_batches_are_the_decoded_images_for_any_number_of_workers(pictures):
 
 
 def test_channels_can_be_normalised_instead(pictures):
-    data = streamed(pictures, workers=1, normalise=([0.1, 0.2, 0.3], [0.5, 1.0, 2.0]))
-    order = torch.tensor([4])
-    (found,) = batches(data, order, 8)
-    pixels = fast_decode(pictures.read(4), FRAME).transpose(2, 0, 1) / 255
-    by_hand = [(pixels[0] - 0.1) / 0.5, (pixels[1] - 0.2) / 1.0, (pixels[2] - 0.3) / 2.0]
-    np.testing.assert_allclose(found[0].numpy(), np.stack(by_hand), atol=1e-6)
+    data = streamed(pictures, workers=1, normalise="imagenet")
+    resident = Labelled(torch.stack([image_of(pictures, i) for i in range(3)]), pictures.labels[:3], pictures.classes)
+    next(data.staged(torch.arange(3), 3))
+    seen = data.inputs(torch.arange(3))
+    red = (resident.images[:, 0].float() / 255 - 0.485) / 0.229
+    assert torch.allclose(seen[:, 0], red, atol=1e-5)
+
+
+def image_of(pictures, index):
+    return torch.from_numpy(fast_decode(pictures.bytes_of(index), FRAME).copy()).permute(2, 0, 1)
 
 
 def test_the_place_of_a_batch_never_moves(pictures):

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from labelsieve.data.folder import Listing, entries, images_below, is_there, listed, require
+from labelsieve.data.image_folder import Listing, entries, images_below, is_there, listed, require
 from labelsieve.data.pictures import Bad, Pictures
 from labelsieve.errors import InputError
 

@@ -5,7 +5,7 @@ It trains on the noisy labels, and is validated and tested on the clean ones.
 
 from pathlib import Path
 
-from labelsieve.data.folder import Listing, is_there, lines_of, listed, require
+from labelsieve.data.image_folder import Listing, is_there, lines_of, listed, require
 from labelsieve.data.pictures import Pictures
 from labelsieve.errors import InputError
 

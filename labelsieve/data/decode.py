@@ -6,6 +6,7 @@ is cut off.
 """
 
 import io
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 GRAY = ("L", "1", "LA", "La", *SIXTEEN_BITS)
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no EPS: Pillow would have Ghostscript run it
 Image.MAX_IMAGE_PIXELS = 89_478_485  # Pillow's own limit, beyond which it warns; here it is refused
+
+
+HEADERS = threading.Lock()  # warnings can be silenced only for the whole process, so one header at a time
 
 
 class BadImage(ValueError):
@@ -70,11 +74,8 @@ def _opened(content: bytes) -> Iterator[Image.Image]:
     if not content:
         raise BadImage("the file is empty")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                yield image
+        with _with_header(content) as image:
+            yield image
     except BadImage:
         raise
     except UnidentifiedImageError:
@@ -83,6 +84,16 @@ def _opened(content: bytes) -> Iterator[Image.Image]:
         raise BadImage("it has too many pixels (over 89 million)") from None
     except Exception as error:  # of many types, by format
         raise BadImage(_reason(error)) from error
+
+
+def _with_header(content: bytes) -> Image.Image:
+    """The image, whose size and EXIF data are read; Pillow's remarks on them are left out."""
+    with HEADERS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        image.getexif()
+        return image
 
 
 def _plain(image: Image.Image, mode: str) -> Image.Image:

@@ -15,6 +15,25 @@ def standardise(images: Tensor) -> Tensor:
     return (pixels - mean) / deviation.clamp(min=smallest)
 
 
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation per channel
+NORMALISATIONS = ("image", "imagenet")
+
+
+def normalised(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """Per channel: (B, C, H, W) uint8 as 0 to 1, less the mean, over the deviation; a gray set takes the average."""
+    pixels = images.float().div_(255).unbind(1)
+    if len(pixels) == 1:
+        mean, deviation = [sum(mean) / len(mean)], [sum(deviation) / len(deviation)]
+    return torch.stack([(p - m) / d for p, m, d in zip(pixels, mean, deviation, strict=True)], 1)
+
+
+def seen_by_network(samples: Tensor, normalise: str) -> Tensor:
+    """Images as the network wants them: standardised one by one, or by ImageNet's colours; rows as they are."""
+    if samples.dtype != torch.uint8:
+        return samples
+    return normalised(samples, *IMAGENET) if normalise == "imagenet" else standardise(samples)
+
+
 @dataclass(frozen=True)
 class Labelled:
     """A set of labelled images, or of rows of numbers."""
@@ -24,6 +43,7 @@ class Labelled:
     classes: Sequence[str]
     clean: Tensor | None = None  # (n) true labels, where they are known: only metrics may read them
     names: Sequence[str] | None = None  # of each sample, for people: a path, or file:row
+    normalise: str = "image"  # or imagenet
 
     @property
     def num_classes(self) -> int:
@@ -50,8 +70,7 @@ class Labelled:
 
     def inputs(self, index: Tensor) -> Tensor:
         """What the network sees of these samples."""
-        chosen = self.images[index]
-        return standardise(chosen) if chosen.dtype == torch.uint8 else chosen
+        return seen_by_network(self.images[index], self.normalise)
 
     def to(self, device: torch.device) -> "Labelled":
         return self._with(lambda tensor: tensor.to(device))

@@ -15,12 +15,13 @@ from labelsieve.data.cache import open_cache
 from labelsieve.data.decode import Array, BadImage, Frame
 from labelsieve.data.fashion import load_fashion
 from labelsieve.data.features import Features
-from labelsieve.data.pictures import Bad, Pictures, frame_of
+from labelsieve.data.pictures import Bad, Chosen, Files, Pictures, Reader, frame_of
 from labelsieve.data.resident import Labelled
 from labelsieve.data.split import stratified
-from labelsieve.data.stream import Streamed, usable_cores
+from labelsieve.data.stream import Streamed, usual_workers
 from labelsieve.errors import InputError
 
+TINY = "Tiny-ImageNet"
 DATASETS: dict[str, Callable[[], tuple[Labelled, Labelled]]] = {"fashion": load_fashion}
 KINDS = "a folder of images, a .csv, .tsv, .parquet or .npz file, CIFAR as published"
 LARGEST_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
@@ -34,6 +35,8 @@ class Reading:
     """How data is read; what is None is found out."""
 
     size: int | None = None  # the side that images are scaled to
+    window: int | None = None  # the side of a window that is cut out of larger training images
+    normalise: str = "image"  # or imagenet
     frame: Frame | None = None  # the very frame, for a network that is trained already
     label: str | None = None  # column of a table
     image: str | None = None  # likewise
@@ -86,24 +89,45 @@ def load_data(source: str, reading: Reading | None = None, tell: Tell = lambda d
     sets: dict[str, Trainable] = {}
     stream = reading.stream or too_large(found, frame)
     for name, split in found.splits().items():
+        wanted = widened(frame, reading.window) if name == "train" and reading.window else frame
+        whole: Trainable
         if stream and isinstance(split, Pictures):
-            sets[name], unusable = from_disk(split, frame, reading, one_more)
+            whole, unusable = from_disk(split, wanted, reading, one_more)
         else:
-            sets[name], unusable = in_memory(split, frame, one_more)
+            whole, unusable = in_memory(split, wanted, one_more)
+        sets[name] = replace(whole, normalise=reading.normalise)
         bad += unusable
     if bad and not reading.skip_bad:
         raise InputError(
             f"{len(bad):,} of the samples in {source} cannot be used, the first is {bad[0].name}: {bad[0].reason}; "
             "labelsieve check lists them all, --skip-bad trains without them"
         )
-    return with_test_set(Sets(**sets), reading, source)
+    return with_test_set(subsampled_sets(Sets(**sets), found, reading), reading, source)
+
+
+def widened(frame: Frame | None, window: int) -> Frame | None:
+    """The frame that windows of the real one are cut out of: 256 for windows of 224."""
+    side = round(window * 8 / 7)
+    return None if frame is None else replace(frame, height=side, width=side)
+
+
+def subsampled_sets(sets: Sets, found: Found, reading: Reading) -> Sets:
+    """Tiny-ImageNet at 32 pixels is every second pixel, as the paper's harness makes it."""
+    if found.kind != TINY or reading.size != 32:
+        return sets
+    from labelsieve.data.tiny_imagenet import subsampled
+
+    def halved(each: Trainable) -> Trainable:
+        return replace(each, images=subsampled(each.images).contiguous()) if isinstance(each, Labelled) else each
+
+    return Sets(halved(sets.train), sets.test and halved(sets.test))
 
 
 def frame_for(found: Found, reading: Reading) -> Frame | None:
     """What the images are brought to; the test set's to the same as the training set's."""
     if reading.frame is not None or not isinstance(found.train, Pictures):
         return reading.frame
-    if found.frame is not None and reading.size is None:
+    if found.frame is not None and (reading.size is None or (found.kind == TINY and reading.size == 32)):
         return found.frame
     frame = frame_of(found.train, reading.size)
     return frame if found.frame is None else replace(frame, channels=found.frame.channels)
@@ -131,9 +155,11 @@ def from_disk(
 ) -> tuple[Streamed, list[Bad]]:
     """A split that is decoded batch by batch; each image is tried once before, so that none fails in mid-training."""
     assert frame is not None
+    if not isinstance(whole_reader(split.read), Files) and reading.cache is None:
+        raise InputError("images inside a table are streamed from a cache: say --cache FOLDER")
     bad = decoded(split, frame, lambda index, pixels: None, one_more)
     good = split.at(all_but(bad, len(split)).tolist()) if bad else split
-    workers = usable_cores() if reading.workers is None else reading.workers
+    workers = usual_workers() if reading.workers is None else reading.workers
     cache = None
     if reading.cache is not None and (not bad or reading.skip_bad):
         cache = open_cache(Path(reading.cache), good, frame, workers)
@@ -158,6 +184,11 @@ def decoded(
         for _ in pool.map(one, range(len(split))):
             pass
     return dict(sorted(bad.items()))
+
+
+def whole_reader(read: Reader) -> Reader:
+    """What a reader of some samples reads from."""
+    return whole_reader(read.read) if isinstance(read, Chosen) else read
 
 
 def all_but(left_out: Container[int], count: int) -> Tensor:
@@ -222,7 +253,7 @@ def find_folder(path: Path, reading: Reading) -> Found:
     from labelsieve.data.animal10n_binary import is_animal10n_binary, read_animal10n_binary
     from labelsieve.data.cifar import is_cifar, read_described
     from labelsieve.data.clothing1m import is_clothing1m, read_clothing1m
-    from labelsieve.data.folder import read_folder
+    from labelsieve.data.image_folder import read_folder
     from labelsieve.data.parquet import read_parquet
     from labelsieve.data.saved_dataset import is_saved_dataset, read_saved_dataset
     from labelsieve.data.tiny_imagenet import FRAME as TINY_FRAME
@@ -232,7 +263,7 @@ def find_folder(path: Path, reading: Reading) -> Found:
     if is_cifar(path):
         return Found(*read_described(path))
     if is_tiny_imagenet(path):
-        return Found("Tiny-ImageNet", *read_tiny_imagenet(path), TINY_FRAME)
+        return Found(TINY, *read_tiny_imagenet(path), TINY_FRAME)
     if is_clothing1m(path):
         return Found("Clothing1M", *read_clothing1m(path))
     if is_animal10n_binary(path):

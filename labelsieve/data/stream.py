@@ -13,7 +13,7 @@ from labelsieve.data.cache import PIECE, Array, DecodedCache, samples_of
 from labelsieve.data.decode import Frame
 from labelsieve.data.jpeg import DECODER, decode_into
 from labelsieve.data.pictures import Pictures
-from labelsieve.data.resident import standardise
+from labelsieve.data.resident import seen_by_network
 
 SLOTS = 3  # batches on the host: one on its way to the device, the others being decoded
 Fill = Callable[[Array, Sequence[int]], None]  # puts these samples into the rows of an array
@@ -24,9 +24,9 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def normalised(images: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Per channel: (B, C, H, W) uint8 as 0 to 1, less the mean (C, 1, 1), over the deviation."""
-    return (images.float() / 255 - mean) / deviation
+def usual_workers() -> int:
+    """Twice the cores: a thread waits for its turn in Python now and then (benchmarks/streaming.py)."""
+    return 2 * usable_cores()
 
 
 class Slot:
@@ -107,18 +107,15 @@ class Streamed:
     labels: Tensor  # (n) int64, observed, on the device that the images go to
     classes: Sequence[str]
     clean: Tensor | None = None  # (n) true labels, where they are known: only metrics may read them
-    workers: int = field(default_factory=usable_cores)  # threads; 0: decode in between, without any
+    workers: int = field(default_factory=usual_workers)  # threads; 0: decode in between, without any
     cache: DecodedCache | None = None
-    normalise: tuple[Sequence[float], Sequence[float]] | None = None  # mean and deviation per channel; None: per image
+    normalise: str = "image"  # or imagenet
 
     def __post_init__(self) -> None:
         self._stages: dict[int, Stage] = {}  # by batch size: a recorded step goes on reading the one it was shown
         self._stage: Stage | None = None
         self._count = 0  # images on it
         self._turn = 0
-        self._scale: list[Tensor] = []
-        if self.normalise is not None:
-            self._scale = [torch.tensor(list(side), device=self.device).view(-1, 1, 1) for side in self.normalise]
 
     @property
     def device(self) -> torch.device:
@@ -168,7 +165,7 @@ class Streamed:
         if self._stage is None or len(index) != self._count:
             raise RuntimeError(f"staged() has put {self._count} samples in place, not {len(index)}")
         images = self._stage.images[: self._count].permute(0, 3, 1, 2).contiguous()
-        return normalised(images, *self._scale) if self._scale else standardise(images)
+        return seen_by_network(images, self.normalise)
 
     def to(self, device: torch.device) -> "Streamed":
         clean = None if self.clean is None else self.clean.to(device)

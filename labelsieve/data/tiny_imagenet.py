@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from labelsieve.data.decode import Frame
-from labelsieve.data.folder import Listing, images_below, is_there, lines_of, listed, require
+from labelsieve.data.image_folder import Listing, images_below, is_there, lines_of, listed, require
 from labelsieve.data.pictures import Bad, Pictures
 from labelsieve.errors import InputError
 

@@ -27,6 +27,7 @@ from labelsieve.models.pretrained import load_weights
 from labelsieve.predict import load
 from labelsieve.randomness import generator
 from labelsieve.train import Training
+from labelsieve.train.augment import window_of
 from labelsieve.train.loop import MakeNetworks
 
 
@@ -42,6 +43,7 @@ class Prepared:
     training: Training
     fingerprint: str
     model: str  # the network's name
+    shape: tuple[int, ...]  # of a sample, as the network sees it
 
 
 def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
@@ -68,23 +70,31 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         seed=experiment.seed,
         precision=experiment.precision,
     )
-    model = suitable(train.shape, device) if experiment.model == "auto" else experiment.model
+    window = window_of(experiment.augment)
+    shape = (train.shape[0], window, window) if window else train.shape
+    model = suitable(shape, device) if experiment.model == "auto" else experiment.model
     return Prepared(
         shelf.put(train, device),
         valid and shelf.put(valid, device),
         test and shelf.put(test, device),
-        networks_maker(experiment, model, train, test, method.networks, device),
+        networks_maker(experiment, model, shape, train.num_classes, test, method.networks, device),
         method,
         training,
         fingerprint,
         model,
+        shape,
     )
 
 
 def reading_of(experiment: Experiment) -> Reading:
     """How the experiment wants its data read."""
+    window = window_of(experiment.augment)
+    if window and experiment.size not in (None, window):
+        raise InputError(f"--size {experiment.size} and windows of {window} disagree; leave out --size")
     return Reading(
-        size=experiment.size,
+        size=experiment.size or window,
+        window=window,
+        normalise=experiment.normalise,
         label=experiment.label_column,
         image=experiment.image_column,
         test=experiment.test,
@@ -97,11 +107,17 @@ def reading_of(experiment: Experiment) -> Reading:
 
 
 def networks_maker(
-    experiment: Experiment, model: str, train: Trainable, test: Trainable | None, count: int, device: torch.device
+    experiment: Experiment,
+    model: str,
+    shape: tuple[int, ...],
+    num_classes: int,
+    test: Trainable | None,
+    count: int,
+    device: torch.device,
 ) -> MakeNetworks:
     """What makes the networks of each round, from random weights or from those of an earlier run."""
-    make_one = partial(make_model, model, train.shape, train.num_classes)
-    check_fit(make_one(), train, test, model)
+    make_one = partial(make_model, model, shape, num_classes)
+    check_fit(make_one(), shape, test, model)
     if experiment.init and count > 1:
         raise InputError(f"{experiment.method} needs networks that differ: it cannot start both from one --init")
     if experiment.init and experiment.weights:
@@ -118,19 +134,19 @@ def networks_maker(
     return networks_of
 
 
-def check_fit(network: nn.Module, train: Trainable, test: Trainable | None, name: str) -> None:
+def check_fit(network: nn.Module, shape: tuple[int, ...], test: Trainable | None, name: str) -> None:
     """Refuse images that the network cannot take, and a test set of another shape."""
-    if test is not None and test.shape != train.shape:
+    if test is not None and test.shape != shape:
         raise InputError(
-            f"the test images are {test.shape} (channels, height, width), the training images {train.shape}; "
+            f"the test images are {test.shape} (channels, height, width), the training images {shape}; "
             "make them alike, such as with --size"
         )
     try:
-        network.eval()(torch.zeros(1, *train.shape))
+        network.eval()(torch.zeros(1, *shape))
     except RuntimeError as error:
-        if len(train.shape) == 1:
-            raise InputError(f"{name} cannot take a table of {train.shape[0]} columns; use mlp") from error
-        channels, height, width = train.shape
+        if len(shape) == 1:
+            raise InputError(f"{name} cannot take a table of {shape[0]} columns; use mlp") from error
+        channels, height, width = shape
         raise InputError(
             f"{name} cannot take images of {height} x {width} pixels with {channels} channels; "
             "images are (n, height, width, channels), channels last"

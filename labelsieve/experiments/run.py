@@ -84,7 +84,8 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
     first = {name.removeprefix("0."): t for name, t in result.chosen.networks.items() if name.startswith("0.")}
     about = {
         "model": prepared.model,
-        "shape": list(prepared.train.shape),
+        "shape": list(prepared.shape),
+        "normalise": experiment.normalise,
         "classes": list(prepared.train.classes),
     }
     folder.write("model.safetensors", to_bytes(first, {"labelsieve": json.dumps(about)}))

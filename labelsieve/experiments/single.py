@@ -208,7 +208,7 @@ def predictions(data: str, predictor: Predictor) -> tuple[Any, list[str] | None,
         values = load_npy(path) if path.suffix == ".npy" else unlabelled(path)
         return predictor.predict_proba(values, data), None, range(len(values))
     frame = Frame(*predictor.shape[1:], predictor.shape[0]) if len(predictor.shape) == 3 else None
-    train, test, _ = load_data(data, Reading(frame=frame, skip_bad=True))
+    train, test, _ = load_data(data, Reading(frame=frame, normalise=predictor.normalise, skip_bad=True))
     known = test if data in DATASETS and test is not None else train
     given = [known.classes[k] for k in known.labels.tolist()]
     return predictor.predict_set(known), given, known.names or range(len(known))

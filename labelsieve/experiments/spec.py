@@ -49,7 +49,8 @@ class Experiment:
     drops: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which the learning rate drops
     drop_factor: float = 0.2
     drop_last: bool = False  # leave out an incomplete last batch
-    augment: str = ""  # crop4,flip,cutout8
+    augment: str = ""  # crop4,flip,cutout8; window224
+    normalise: str = "image"  # each image by itself, or imagenet: by its colours
     valid: float = 0.0  # share of the training data held out, with its noise, to choose the epoch
     init: str | None = None  # folder of a finished run whose model is the start
     seed: int = 0
@@ -75,6 +76,8 @@ class Experiment:
                 raise InputError(f"{name} must be in [0, 1), got {getattr(self, name):g}")
         if self.size is not None and self.size < 8:
             raise InputError(f"size must be at least 8 pixels, got {self.size}")
+        if self.normalise not in ("image", "imagenet"):
+            raise InputError(f"normalise must be image or imagenet, got {self.normalise!r}")
         if self.precision not in ("fp32", "bf16"):
             raise InputError(f"precision must be fp32 or bf16, got {self.precision!r}")
         if self.precision == "bf16" and self.device == "cpu":

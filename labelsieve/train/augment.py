@@ -9,14 +9,17 @@ from torch import Tensor
 from labelsieve.errors import InputError
 from labelsieve.randomness import derive
 
-KINDS = "crop4 (pad by 4 pixels, crop), flip (left to right, half of the images), cutout8 (blank a square of 8)"
-WORD = re.compile(r"(?P<kind>crop|cutout)(?P<pixels>[1-9][0-9]{0,3})|(?P<plain>flip)")
+KINDS = (
+    "crop4 (pad by 4 pixels, crop), window224 (a window of 224 pixels out of a larger image), "
+    "flip (left to right, half of the images), cutout8 (blank a square of 8)"
+)
+WORD = re.compile(r"(?P<kind>crop|cutout|window)(?P<pixels>[1-9][0-9]{0,3})|(?P<plain>flip)")
 
 
 class Change(NamedTuple):
     """One kind of augmentation."""
 
-    kind: str  # crop, flip or cutout
+    kind: str  # crop, window, flip or cutout
     pixels: int = 0
 
 
@@ -31,6 +34,12 @@ def parse(text: str) -> tuple[Change, ...]:
     if len({change.kind for change in changes}) < len(changes):
         raise InputError(f"augmentation {text!r} names one kind twice; give each once, of: {KINDS}")
     return tuple(changes)
+
+
+def window_of(text: str) -> int | None:
+    """The side of the window that is cut out of training images, if there is one."""
+    sides = [change.pixels for change in (parse(text) if text else ()) if change.kind == "window"]
+    return sides[0] if sides else None
 
 
 def mixed(numbers: Tensor) -> Tensor:
@@ -60,6 +69,15 @@ def crop(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tensor:
     moved = images.gather(2, rows.clamp(0, height - 1)[:, None, :, None].expand_as(images))
     moved = moved.gather(3, columns.clamp(0, width - 1)[:, None, None, :].expand_as(images))
     return torch.where(inside, moved, 0.0)
+
+
+def window(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tensor:
+    """A square of so many pixels, cut out at `down` and `right` (B)."""
+    count, channels, _, width = images.shape
+    places = torch.arange(pixels, device=images.device)
+    rows = (down[:, None] + places)[:, None, :, None].expand(count, channels, pixels, width)
+    columns = (right[:, None] + places)[:, None, None, :].expand(count, channels, pixels, pixels)
+    return images.gather(2, rows).gather(3, columns)
 
 
 def _within(places: Tensor, side: int) -> Tensor:
@@ -95,7 +113,7 @@ class Augment:
         self.epoch.fill_(epoch)
 
     def __call__(self, images: Tensor, index: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape; index (B): which samples these are."""
+        """(B, C, H, W) to the same shape, or to the window's; index (B): which samples these are."""
         for change in self.changes:
             images = self._changed(images, index, change)
         return images
@@ -103,7 +121,7 @@ class Augment:
     def _changed(self, images: Tensor, index: Tensor, change: Change) -> Tensor:
         kind, pixels = change
         _, _, height, width = images.shape
-        if pixels >= min(height, width):
+        if pixels >= min(height, width) + (kind == "window"):
             raise InputError(f"{kind}{pixels} is too much for images of {height} x {width}; give less")
         down, right = self.keys[kind]
         if kind == "flip":
@@ -112,4 +130,10 @@ class Augment:
             shifts = 2 * pixels + 1
             place = drawn(down, self.epoch, index, shifts), drawn(right, self.epoch, index, shifts)
             return crop(images, *place, pixels)
+        if kind == "window":
+            place = (
+                drawn(down, self.epoch, index, height - pixels + 1),
+                drawn(right, self.epoch, index, width - pixels + 1),
+            )
+            return window(images, *place, pixels)
         return cutout(images, drawn(down, self.epoch, index, height), drawn(right, self.epoch, index, width), pixels)

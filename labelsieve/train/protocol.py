@@ -22,6 +22,10 @@ class Samples(Protocol):
     @property
     def num_classes(self) -> int: ...
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """of one sample"""
+
     def __len__(self) -> int: ...
 
     def staged(self, order: Tensor, size: int) -> Iterator[int]:

@@ -42,7 +42,7 @@ def made(name, shape=IMAGE, num_classes=10):
         ("resnet-50-original", IMAGE, 1000, 25_557_032, 320),
         ("preact-resnet-18", IMAGE, 10, 11_171_146, 102),
         ("vgg-19", IMAGE, 10, 38_975_306, 128),
-        ("mlp", (20,), 3, 20 * 256 + 256 + 512 + 256 * 256 + 256 + 512 + 256 * 3 + 3, 16),
+        ("mlp", (20,), 3, 20 * 256 + 256 + 512 + 256 * 256 + 256 + 512 + 256 * 3 + 3, 19),
     ],
 )
 def test_networks_have_the_known_parameters(name, shape, classes, parameters, tensors):
@@ -270,7 +270,7 @@ def test_a_last_layer_for_other_classes_or_none_is_left_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "layer"), [("mlp", "layers.9"), ("preact-resnet-18", "linear"), ("small", "layers.6")]
+    ("name", "layer"), [("mlp", "layers.10"), ("preact-resnet-18", "linear"), ("small", "layers.6")]
 )
 def test_the_last_linear_layer_classifies(tmp_path, name, layer):
     torch.save(make_model(name, IMAGE, 6).state_dict(), tmp_path / "a.pth")

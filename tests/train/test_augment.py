@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from labelsieve.errors import InputError
-from labelsieve.train.augment import Augment, drawn, parse
+from labelsieve.train.augment import Augment, drawn, parse, window_of
 
 CPU = torch.device("cpu")
 IMAGES = torch.rand(64, 3, 12, 10, generator=torch.Generator().manual_seed(0)) + 1  # nothing is zero by itself
@@ -138,3 +138,22 @@ def test_kinds_twice_and_changes_larger_than_the_image_are_refused():
         parse("crop4,crop2")
     with pytest.raises(InputError, match="cutout10 is too much for images of 12 x 10"):
         augment("cutout10")(IMAGES, INDEX)
+
+
+def test_a_window_is_cut_out_of_a_larger_image():
+    """Every place occurs, and the pixels are those of the image there."""
+    images = torch.arange(2000 * 6 * 7).view(2000, 1, 6, 7).float()
+    index = torch.arange(2000)
+    augment = Augment("window4", 3, torch.device("cpu"))
+    augment.start_epoch(5)
+    cut = augment(images, index)
+    assert cut.shape == (2000, 1, 4, 4)
+    corners = cut[:, 0, 0, 0].long() - index * 42
+    down, right = corners // 7, corners % 7
+    assert torch.equal(torch.bincount(down * 4 + right, minlength=12) > 100, torch.ones(12, dtype=torch.bool))
+    for sample in (0, 7, 1999):
+        place = images[sample, :, down[sample] : down[sample] + 4, right[sample] : right[sample] + 4]
+        assert torch.equal(cut[sample], place)
+    assert window_of("flip,window4") == 4 and window_of("flip") is None and window_of("") is None
+    with pytest.raises(InputError, match="window9 is too much for images of 6 x 7"):
+        Augment("window9", 3, torch.device("cpu"))(images, index)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from labelsieve.data import animal10n, clothing1m, folder
+from labelsieve.data import animal10n, clothing1m, image_folder
 from labelsieve.data.animal10n import is_animal10n, read_animal10n
 from labelsieve.data.clothing1m import is_clothing1m, labels_in, read_clothing1m
 from labelsieve.data.decode import BadImage, Frame, decode, header
@@ -108,8 +108,10 @@ def test_samples_are_sorted_by_path_and_keep_their_labels(tmp_path):
 def test_the_order_does_not_come_from_the_file_system(tmp_path, monkeypatch):
     put_all(tmp_path, [f"{name}/{number}.png" for name in "ab" for number in range(9)])
     put(tmp_path / "a/x.txt")
-    forward, plain = read_folder(tmp_path), folder.entries
-    monkeypatch.setattr(folder, "entries", lambda *at: sorted(plain(*at), key=lambda entry: entry.name, reverse=True))
+    forward, plain = read_folder(tmp_path), image_folder.entries
+    monkeypatch.setattr(
+        image_folder, "entries", lambda *at: sorted(plain(*at), key=lambda entry: entry.name, reverse=True)
+    )
     backward = read_folder(tmp_path)
     assert forward.train.names == backward.train.names and forward.bad == backward.bad
     assert torch.equal(forward.train.labels, backward.train.labels)

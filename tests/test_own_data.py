@@ -257,10 +257,15 @@ def test_tiny_imagenet_is_halved_as_the_paper_does(tmp_path):
 
 def test_the_protocol_of_clothing1m(tmp_path):
     """Windows out of larger training images, ImageNet's colours, a clean validation set that chooses the epoch."""
+    from labelsieve.data.clothing1m import read_clothing1m
     from tests.test_folders import clothing
 
     root = tmp_path / "clothing"
     clothing(root)
+    for split in read_clothing1m(root)[:3]:
+        for index, name in enumerate(split.names):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            picture(index % 3, index, 40).save(root / name)
     sets = load_data(str(root), Reading(size=28, window=28, normalise="imagenet"))
     assert sets.train.images.shape[2:] == (32, 32) and sets.test.images.shape[2:] == (28, 28)
     assert len(sets.valid) and sets.train.normalise == sets.test.normalise == "imagenet"

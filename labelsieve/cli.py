@@ -297,6 +297,8 @@ def predict(
     data: Data,
     *,
     model: Text = None,
+    label_column: Text = None,
+    image_column: Text = None,
     out: File = None,
     device: str = "cpu",
 ) -> None:
@@ -306,12 +308,14 @@ def predict(
         run: The run's folder.
         data: As for train, or a .npy file of images; of fashion, the embedded test set.
         model: For a network of one's own, package.module:factory again: nothing is imported because a file says so.
+        label_column: As for train.
+        image_column: As for train.
         out: Where the table (index, predicted_label, confidence) goes. Default: the terminal.
         device: cpu or cuda.
     """
     from labelsieve.experiments.single import classify
 
-    classify(run, data, out, device, model)
+    classify(run, data, out, device, model, label=label_column, image=image_column)
 
 
 def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:

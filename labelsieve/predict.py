@@ -1,7 +1,10 @@
 """load: the model that a run delivered, ready to predict."""
 
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,26 +12,35 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from labelsieve.data import Trainable
+from labelsieve.data import Labelled, Trainable
 from labelsieve.data.arrays import Array, image_tensor
 from labelsieve.data.resident import seen_by_network
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
 from labelsieve.models import make_model
+from labelsieve.models.networks import spare
 
-BATCH = 1000
+MOST = 1000  # samples at a time
+MOST_NUMBERS = 12_288_000  # in them: 1,000 images of 64 x 64 pixels
 
 
 class Predictor:
     """A trained network with its class names; it takes images as they are, uint8, or rows of numbers."""
 
     def __init__(
-        self, network: nn.Module, shape: Sequence[int], classes: Sequence[str], normalise: str = "image"
+        self,
+        network: nn.Module,
+        shape: Sequence[int],
+        classes: Sequence[str],
+        normalise: str = "image",
+        columns: Sequence[str] | None = None,
     ) -> None:
         self.network = network.eval()
         self.shape = tuple(shape)
         self.classes = tuple(classes)
         self.normalise = normalise
+        self.columns = tuple(columns) if columns else None
+        self.batch = min(MOST, max(1, MOST_NUMBERS // math.prod(self.shape)))
 
     @torch.no_grad()
     def predict_proba(self, images: Array | Tensor, source: str = "images") -> Array:
@@ -42,17 +54,28 @@ class Predictor:
     @torch.no_grad()
     def predict_set(self, samples: Trainable) -> Array:
         """Probabilities (n, K) of a set, whether it is in memory or streamed."""
+        samples = self._in_order(samples)
         self._check(samples.shape)
         device = next(self.network.parameters()).device
         samples = samples.to(device)
         everything = torch.arange(len(samples), device=device)
         parts, first = [], 0
-        for count in samples.staged(everything, BATCH):
+        for count in samples.staged(everything, self.batch):
             inputs = samples.inputs(everything[first : first + count])
             parts.append(self.network(inputs).softmax(-1).cpu())
             first += count
         probs: Array = torch.cat(parts).numpy()
         return probs
+
+    def _in_order(self, samples: Trainable) -> Trainable:
+        """A table with its columns as they were in training."""
+        if self.columns is None or not isinstance(samples, Labelled) or samples.columns is None:
+            return samples
+        missing = [column for column in self.columns if column not in samples.columns]
+        if missing:
+            raise InputError(f"the table has no column {missing[0]!r}, which the model was trained on")
+        places = [samples.columns.index(column) for column in self.columns]
+        return replace(samples, images=samples.images[:, places], columns=self.columns)
 
     def _check(self, now: tuple[int, ...], hint: str = "") -> None:
         if now == self.shape:
@@ -75,7 +98,7 @@ class Predictor:
 
     def _of_batches(self, tensor: Tensor) -> Array:
         device = next(self.network.parameters()).device
-        seen = (batch.to(device) for batch in tensor.split(BATCH))
+        seen = (batch.to(device) for batch in tensor.split(self.batch))
         inputs = (seen_by_network(batch, self.normalise) for batch in seen)
         probs: Array = torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
         return probs
@@ -101,14 +124,16 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> Pred
             about = json.loads((file.metadata() or {})["labelsieve"])
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if ":" in about["model"] and about["model"] != model:
+            own = about["model"]
             raise InputError(
-                f"{path} has a network of one's own: say model={about['model']!r} to import and run its code"
+                f"{path} has a network of one's own: say --model {own} (in Python, model={own!r}) to run it"
             )
-        network = make_model(about["model"], tuple(about["shape"]), len(about["classes"]))
+        network = spare(partial(make_model, about["model"], tuple(about["shape"]), len(about["classes"])))
         network.load_state_dict(weights)
     except InputError:
         raise
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
     normalise = about.get("normalise", "image")
-    return Predictor(network.to(usable_device(device)), about["shape"], about["classes"], normalise)
+    network = network.to(usable_device(device))
+    return Predictor(network, about["shape"], about["classes"], normalise, about.get("columns"))

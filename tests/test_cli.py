@@ -97,7 +97,7 @@ def test_the_delivered_model_predicts(run, data, tmp_path, capsys):
     assert lines[1].split(",")[1] == model.classes[model.predict(images)[0]]
     capsys.readouterr()
     assert execute(["predict", str(run), str(data)]) == 0
-    assert capsys.readouterr().out.count("\n") == 151
+    assert capsys.readouterr().out.count("\n") == 191  # the training and the test set
 
 
 def test_noise_is_written_and_laid_over(data, tmp_path, capsys):

@@ -132,3 +132,16 @@ def test_label_files_that_cannot_be_used_are_refused_by_line(tmp_path, text, rea
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(InputError, match=reason):
         read_labels(tmp_path / "labels.csv", ["a", "b"], 3)
+
+
+def test_label_files_go_by_their_index_and_numbers_may_be_names(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("index,label\n3,c\n2,b\n1,a\n0,a\n")
+    assert read_labels(path, ("a", "b", "c"), 4).tolist() == [0, 0, 1, 2]
+    path.write_text("index,label\n0,a\n0,b\n")
+    with pytest.raises(InputError, match="must name 0 to 1, each once"):
+        read_labels(path, ("a", "b"), 2)
+    path.write_text("label\n0\n1\n2\n")
+    with pytest.raises(InputError, match=r"labels\.csv:2: '0' is no class; there are: 1, 2, 3"):
+        read_labels(path, ("1", "2", "3"), 3)
+    assert read_labels(path, ("a", "b", "c"), 3).tolist() == [0, 1, 2]

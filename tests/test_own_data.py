@@ -219,7 +219,7 @@ def test_a_network_of_ones_own_and_pretrained_weights(folder, tmp_path, capsys, 
     )
     assert execute(["train", str(folder), "--model", "mine:net", *QUICK, "--out", "run"]) == 0
     assert execute(["predict", "run", str(folder / "test"), "--out", "p.csv"]) == 2
-    assert "model='mine:net'" in capsys.readouterr().err
+    assert "--model mine:net" in capsys.readouterr().err
     assert execute(["predict", "run", str(folder / "test"), "--model", "mine:net", "--out", "p.csv"]) == 0
     weights = ["--weights", str(tmp_path / "run" / "model.safetensors"), "--model", "mine:net"]
     assert execute(["train", str(folder), *weights, *QUICK, "--out", "again"]) == 0
@@ -307,3 +307,80 @@ def test_bad_data_is_one_line_and_leaves_nothing_behind(case, tmp_path):
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and "data" in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr) <= 420
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_predicting_needs_no_labels(folder, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert execute(["train", str(folder), "--model", "small", *QUICK, "--out", str(run)]) == 0
+    plain = tmp_path / "new"
+    plain.mkdir()
+    for number in range(3):
+        picture(number, number).save(plain / f"{number}.png")
+    (plain / "broken.png").write_bytes(b"x")
+    capsys.readouterr()
+    assert execute(["predict", str(run), str(plain), "--out", str(tmp_path / "p.csv")]) == 0
+    assert "1 files or rows left out" in capsys.readouterr().err
+    (plain / "list.csv").write_text("path\n2.png\n0.png\n")
+    assert execute(["predict", str(run), str(plain / "list.csv"), "--out", str(tmp_path / "q.csv")]) == 0
+    one, two = (
+        {r["index"]: r["predicted_label"] for r in csv.DictReader((tmp_path / name).read_text().splitlines())}
+        for name in ("p.csv", "q.csv")
+    )
+    assert list(two) == ["2.png", "0.png"] and len(one) == 3 and all(one[name] == two[name] for name in two)
+    assert execute(["predict", str(run), str(folder), "--out", str(tmp_path / "all.csv")]) == 0
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 76  # training and test
+
+
+def test_columns_are_matched_by_name(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    labels = random.integers(2, size=120)
+    values = random.normal(size=(120, 2)) + 4 * labels[:, None] * [1, -1]
+
+    def write(name, columns):
+        rows = [[{"a": v[0], "b": v[1], "label": k}[c] for c in columns] for v, k in zip(values, labels, strict=True)]
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
+        return str(tmp_path / name)
+
+    run, out = str(tmp_path / "run"), tmp_path / "out.csv"
+    train = ["train", write("a.csv", ["a", "b", "label"]), *QUICK, "--epochs", "8", "--lr", "0.05", "--out", run]
+    assert execute(train) == 0
+    tables = []
+    for name, columns in {"b.csv": ["b", "label", "a"], "c.csv": ["b", "a"], "a.csv": ["a", "b", "label"]}.items():
+        assert execute(["predict", run, write(name, columns), "--out", str(out)]) == 0
+        tables.append([row["predicted_label"] for row in csv.DictReader(out.read_text().splitlines())])
+    assert tables[0] == tables[1] == tables[2] and len(set(tables[0])) == 2
+    assert execute(["predict", run, write("d.csv", ["a", "label"]), "--out", str(out)]) == 2
+    assert "no column 'b'" in capsys.readouterr().err
+
+
+def test_labels_are_laid_over_by_name_before_a_test_set_is_drawn(folder, tmp_path, capsys):
+    data, noisy = str(folder / "train"), tmp_path / "noisy.csv"
+    assert execute(["noise", data, "--kind", "pair", "--rate", "0.4", "--out", str(noisy)]) == 0
+    header, *lines = noisy.read_text().splitlines()
+    noisy.write_text("\n".join([header, *reversed(lines)]) + "\n")
+    train = ["train", data, "--labels", str(noisy), "--model", "small", "--test", "0.2", *QUICK]
+    assert execute([*train, "--out", str(tmp_path / "run")]) == 0
+    start = record(tmp_path / "run")[0]
+    assert start["samples"] == 48 and 0.2 < start["noise"]["realised_rate"] < 0.6
+    noisy.write_text("\n".join([header, *lines[:-1], "59,other.png,plum"]) + "\n")
+    capsys.readouterr()
+    assert execute([*train, "--out", str(tmp_path / "other")]) == 2
+    assert "has no label for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [(["--augment", "flip"], "--augment changes images"), (["--cache", "c"], "--cache keeps streamed images")],
+)
+def test_options_that_do_not_fit_the_data_are_refused(more, reason, tmp_path, capsys):
+    np.savez(tmp_path / "rows.npz", features=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 2)
+    assert execute(["train", str(tmp_path / "rows.npz"), *more, *QUICK, "--out", str(tmp_path / "run")]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_windows_with_a_held_out_split_and_a_drawn_test_set(folder, tmp_path):
+    train = ["train", str(folder / "train"), "--model", "small", "--augment", "window12,flip", *QUICK]
+    assert execute([*train, "--valid", "0.2", "--test", "0.2", "--method", "lccn", "--out", str(tmp_path / "run")]) == 0
+    assert {"valid_error", "test_error"} <= set(record(tmp_path / "run")[1])
+    assert execute([*train, "--stream", "--dry-run"]) == 0

@@ -134,3 +134,35 @@ def test_weights_do_not_depend_on_what_other_threads_draw():
     for thread in threads:
         thread.join()
     assert all((a == b).all() for a, b in zip(alone, together, strict=True))
+
+
+def test_a_spare_network_leaves_those_that_are_being_made_alone():
+    from labelsieve.models import make_model
+    from labelsieve.models.networks import make_networks, spare
+
+    def make():
+        return make_model("small", (1, 8, 8), 4)
+
+    alone = make_networks(make, 1, 0).state_dict()["0.layers.0.weight"]
+    ended = threading.Event()
+
+    def disturb():
+        while not ended.is_set():
+            spare(make)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    every = [make_networks(make, 1, 0).state_dict()["0.layers.0.weight"] for _ in range(30)]
+    ended.set()
+    thread.join()
+    assert all((weights == alone).all() for weights in every)
+
+
+def test_the_same_experiment_twice_is_run_once(data, tmp_path):
+    from labelsieve.experiments.folder import RunFolder
+    from labelsieve.experiments.sweep import sweep
+
+    twice = [experiment(data, 0, epochs=2)] * 2
+    assert sweep(twice, tmp_path) == {}
+    with RunFolder(tmp_path / "one"), pytest.raises(ValueError, match="in use by this very process"):
+        RunFolder(tmp_path / "one").__enter__()

@@ -75,7 +75,7 @@ def identity(pictures: Pictures, frame: Frame) -> str:
     """A digest of the images, their frame and the decoder; labels do not matter."""
     digest = hashlib.blake2b(f"{DECODER}\n{frame}\n{len(pictures)}\n".encode(), digest_size=16)
     for index, name in enumerate(pictures.names):
-        digest.update(f"{name}\0{_stamp(pictures.read, index)}\n".encode())
+        digest.update(f"{name}\0{_stamp(pictures.read, index)}\n".encode("utf-8", "surrogateescape"))
     for content in samples_of(pictures):
         digest.update(content)
     return digest.hexdigest()

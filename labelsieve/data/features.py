@@ -38,6 +38,10 @@ class Features:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape[1:])
+
     def at(self, index: Sequence[int]) -> "Features":
         """The rows at these positions alone."""
         picked = torch.as_tensor(list(index), dtype=torch.int64)

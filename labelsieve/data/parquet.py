@@ -78,6 +78,10 @@ class Cells:
             raise OSError(first_line(error)) from error
         return cell_bytes(cell, self.folder)
 
+    def stamp(self, index: int) -> str:
+        """What changes when the file of this row is written again."""
+        return str(self.load.stamp(bisect_right(self.starts, index) - 1))  # type: ignore[attr-defined]
+
     def _piece(self, piece: int) -> Arrow:
         with self.lock:
             if piece not in self.kept:
@@ -106,6 +110,9 @@ class RowGroups:
             self.kept[file] = pyarrow("parquet").ParquetFile(self.files[file])
         return self.kept[file].read_row_group(group, columns=[self.column], use_threads=False).column(self.column)
 
+    def stamp(self, piece: int) -> str:
+        return written(self.files[self.groups[piece][0]])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return RowGroups, (self.files, self.column, self.groups)
 
@@ -118,7 +125,16 @@ def cell_bytes(cell: Any, folder: Path) -> bytes:
     path = os.path.normpath(str(cell.get("path") or "")) if isinstance(cell, dict) else ""
     if path in ("", ".") or path.startswith(".."):
         raise OSError("the cell holds no image")
-    return (folder / path).read_bytes()
+    whole = (folder / path).resolve()
+    if not whole.is_file() or not whole.is_relative_to(folder.resolve()):
+        raise OSError("the cell names no file beside the table")
+    return whole.read_bytes()
+
+
+def written(file: Path) -> str:
+    """Size and time of a file."""
+    found = file.stat()
+    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def pyarrow(part: str = "") -> Any:

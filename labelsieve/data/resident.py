@@ -44,6 +44,7 @@ class Labelled:
     clean: Tensor | None = None  # (n) true labels, where they are known: only metrics may read them
     names: Sequence[str] | None = None  # of each sample, for people: a path, or file:row
     normalise: str = "image"  # or imagenet
+    columns: tuple[str, ...] | None = None  # of a table of numbers
 
     @property
     def num_classes(self) -> int:

@@ -21,6 +21,7 @@ from labelsieve.data.parquet import (
     reading,
     refuse_other_columns,
     starts_of,
+    written,
 )
 from labelsieve.errors import InputError
 
@@ -66,6 +67,9 @@ class Streams:
 
     def __call__(self, piece: int) -> Arrow:
         return _stream(self.files[piece]).column(self.column)
+
+    def stamp(self, piece: int) -> str:
+        return written(self.files[piece])
 
 
 def _stream(file: Path) -> Arrow:

@@ -40,8 +40,6 @@ class Reading:
     frame: Frame | None = None  # the very frame, for a network that is trained already
     label: str | None = None  # column of a table
     image: str | None = None  # likewise
-    test: float = 0.0  # share that is drawn as a test set where the data has none
-    seed: int = 0  # of that draw
     skip_bad: bool = False  # leave out what cannot be used
     stream: bool = False  # read images from disk while training, even if they fit into memory
     cache: str | None = None  # folder for decoded images, when streaming
@@ -72,8 +70,16 @@ class Sets(NamedTuple):
     valid: Trainable | None = None  # with labels that are known to be right
 
 
-def load_data(source: str, reading: Reading | None = None, tell: Tell = lambda done, total: None) -> Sets:
-    """The sets of whatever `source` names, decoded. `tell`: how many images of how many are decoded."""
+def load_data(
+    source: str,
+    reading: Reading | None = None,
+    tell: Tell = lambda done, total: None,
+    left_out: Callable[[Sequence[Bad]], None] = lambda bad: None,
+) -> Sets:
+    """The sets of whatever `source` names, decoded.
+
+    `tell`: how many images of how many are decoded. `left_out`: what was skipped because it is bad.
+    """
     reading = reading or Reading()
     found = find(source, reading)
     frame = frame_for(found, reading)
@@ -88,6 +94,12 @@ def load_data(source: str, reading: Reading | None = None, tell: Tell = lambda d
     bad = list(found.bad)
     sets: dict[str, Trainable] = {}
     stream = reading.stream or too_large(found, frame)
+    if reading.cache is not None and not stream:
+        raise InputError(f"--cache keeps streamed images, and {source} fits into memory: say --stream, or leave it out")
+    if reading.size is not None and not isinstance(found.train, Pictures) and reading.size not in found.train.shape:
+        raise InputError(f"{source} holds arrays, which --size does not scale; leave it out")
+    if stream and halves(found, reading):
+        raise InputError("Tiny-ImageNet at 32 pixels is halved in memory: leave out --stream")
     for name, split in found.splits().items():
         wanted = widened(frame, reading.window) if name == "train" and reading.window else frame
         whole: Trainable
@@ -102,7 +114,8 @@ def load_data(source: str, reading: Reading | None = None, tell: Tell = lambda d
             f"{len(bad):,} of the samples in {source} cannot be used, the first is {bad[0].name}: {bad[0].reason}; "
             "labelsieve check lists them all, --skip-bad trains without them"
         )
-    return with_test_set(subsampled_sets(Sets(**sets), found, reading), reading, source)
+    left_out(bad)
+    return subsampled_sets(Sets(**sets), found, reading)
 
 
 def widened(frame: Frame | None, window: int) -> Frame | None:
@@ -111,9 +124,15 @@ def widened(frame: Frame | None, window: int) -> Frame | None:
     return None if frame is None else replace(frame, height=side, width=side)
 
 
+def halves(found: Found, reading: Reading) -> bool:
+    """Whether this is Tiny-ImageNet at half its size."""
+    side = reading.frame.height if reading.frame else reading.size
+    return found.kind == TINY and side == 32
+
+
 def subsampled_sets(sets: Sets, found: Found, reading: Reading) -> Sets:
     """Tiny-ImageNet at 32 pixels is every second pixel, as the paper's harness makes it."""
-    if found.kind != TINY or reading.size != 32:
+    if not halves(found, reading):
         return sets
     from labelsieve.data.tiny_imagenet import subsampled
 
@@ -125,9 +144,11 @@ def subsampled_sets(sets: Sets, found: Found, reading: Reading) -> Sets:
 
 def frame_for(found: Found, reading: Reading) -> Frame | None:
     """What the images are brought to; the test set's to the same as the training set's."""
+    if halves(found, reading):
+        return found.frame
     if reading.frame is not None or not isinstance(found.train, Pictures):
         return reading.frame
-    if found.frame is not None and (reading.size is None or (found.kind == TINY and reading.size == 32)):
+    if found.frame is not None and reading.size is None:
         return found.frame
     frame = frame_of(found.train, reading.size)
     return frame if found.frame is None else replace(frame, channels=found.frame.channels)
@@ -138,7 +159,8 @@ def in_memory(split: Undecoded, frame: Frame | None, one_more: Callable[[], None
     if isinstance(split, Labelled):
         return split, []
     if isinstance(split, Features):
-        return Labelled(split.values, split.labels, split.classes, split.clean, split.names), []
+        rows = Labelled(split.values, split.labels, split.classes, split.clean, split.names)
+        return replace(rows, columns=split.columns), []
     assert frame is not None
     images = np.empty((len(split), frame.channels, frame.height, frame.width), dtype=np.uint8)
 
@@ -201,15 +223,13 @@ def too_large(found: Found, frame: Frame | None) -> bool:
     return frame is not None and images * frame.height * frame.width * frame.channels > LARGEST_IN_MEMORY
 
 
-def with_test_set(sets: Sets, reading: Reading, source: str) -> Sets:
+def with_test_set(sets: Sets, share: float, seed: int, source: str) -> Sets:
     """Draw a test set where one is asked for and none is there."""
-    if sets.test is not None or reading.test == 0:
+    if sets.test is not None or share == 0:
         return sets
-    if not 0 < reading.test < 1:
-        raise InputError(f"the share of a test set must be in [0, 1), got {reading.test:g}")
-    kept, drawn = stratified(sets.train.labels, reading.test, reading.seed)
+    kept, drawn = stratified(sets.train.labels, share, seed)
     if not len(drawn) or not len(kept):
-        raise InputError(f"{source} has too few samples to draw a test set of {reading.test:g} from")
+        raise InputError(f"{source} has too few samples to draw a test set of {share:g} from")
     return sets._replace(train=sets.train.at(kept), test=sets.train.at(drawn))
 
 

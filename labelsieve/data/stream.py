@@ -140,7 +140,7 @@ class Streamed:
     def contents(self) -> Iterator[bytes | memoryview]:
         """What tells this set from others, to take a digest of: all names and labels, and some of the images."""
         yield f"{DECODER} {self.frame} {self.normalise}".encode()
-        yield "\n".join(self.names).encode()
+        yield "\n".join(self.names).encode("utf-8", "surrogateescape")
         yield from samples_of(self.pictures)
         yield self.labels.cpu().numpy().data
 

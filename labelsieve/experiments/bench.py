@@ -304,6 +304,8 @@ def bench(
     train, test, _ = load_data(data)
     if not isinstance(train, Labelled) or not isinstance(test, Labelled):
         raise InputError(f"the bench needs a training and a test set that fit into memory; {data} has none")
+    if len(train) < batch:
+        raise InputError(f"a batch of {batch} is more than the {len(train):,} samples of {data}; lower --batch")
     it = Bench(train, test, model, batch, place)
     settings = {"precision": precision}
     say = Console(width=None if os.isatty(1) else 110).print

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from labelsieve.data import load_data
 from labelsieve.errors import InputError, LabelsieveError
+from labelsieve.experiments.prepare import reading_of
 from labelsieve.experiments.spec import Experiment, planned
 from labelsieve.experiments.sweep import folder_of, sweep
 from labelsieve.methods import METHODS, Problem, make
@@ -38,9 +39,10 @@ def compare(
     """Train every method on every seed's noise, then show what came of it. `settings` as of an Experiment."""
     if not seeds:
         raise InputError("seeds must be at least 1")
-    train, test, _ = load_data(data)
-    if test is None:
-        raise InputError(f"{data} has no test_images and test_labels to compare methods on")
+    asked = planned(data, noise_rate=noise_rate, **settings)
+    train, test, _ = load_data(data, reading_of(asked))
+    if test is None and not asked.test:
+        raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
     if noise is not None:
         transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
     for name, criterion in map(named, methods):

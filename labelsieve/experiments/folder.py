@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,9 @@ from labelsieve.experiments.spec import BESIDE_THE_POINT, Experiment, with_defau
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.files import disk_error, write_atomically
 from labelsieve.train.record import Record
+
+HERE = threading.Lock()
+ENTERED: set[Path] = set()  # file locks are between processes, this is between the threads of one
 
 
 class RunFolder:
@@ -32,6 +36,17 @@ class RunFolder:
 
     def __enter__(self) -> "RunFolder":
         self._refuse_strangers()
+        with HERE:
+            if self.path.absolute() in ENTERED:
+                raise InputError(f"run folder {self.path} is in use by this very process; name another --out")
+            ENTERED.add(self.path.absolute())
+        try:
+            return self._locked()
+        except BaseException:
+            ENTERED.discard(self.path.absolute())
+            raise
+
+    def _locked(self) -> "RunFolder":
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -53,6 +68,7 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._lock)
+        ENTERED.discard(self.path.absolute())
 
     def _refuse_strangers(self) -> None:
         """A folder with files but no run in it is somebody's work."""

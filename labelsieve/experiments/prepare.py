@@ -16,18 +16,19 @@ from labelsieve.core.method import Method
 from labelsieve.data import Reading, Trainable
 from labelsieve.data.arrays import label_tensor, load_npy, read_labels
 from labelsieve.data.cifar_n import read_cifar_n
+from labelsieve.data.source import with_test_set
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import Experiment
 from labelsieve.methods import Problem, make
 from labelsieve.models import make_model, suitable
-from labelsieve.models.networks import Networks, make_networks, put_on
+from labelsieve.models.networks import Networks, make_networks, put_on, spare
 from labelsieve.models.pretrained import load_weights
 from labelsieve.predict import load
 from labelsieve.randomness import generator
 from labelsieve.train import Training
-from labelsieve.train.augment import window_of
+from labelsieve.train.augment import centred, window_of
 from labelsieve.train.loop import MakeNetworks
 
 
@@ -50,9 +51,12 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
     """Load the data, corrupt the labels, make networks and method: all that can be refused is refused here."""
     shelf = shelf or Shelf()
     device = usable_device(experiment.device)
-    train, test, valid = shelf.load(experiment.data, reading_of(experiment))
-    train = with_labels(experiment, train)
-    fingerprint = digest(train, test)
+    sets = shelf.load(experiment.data, reading_of(experiment))
+    if experiment.labels is not None:
+        sets = sets._replace(train=sets.train.relabelled(labels_of(experiment.labels, sets.train)))
+    train, test, valid = with_test_set(sets, experiment.test, experiment.seed, experiment.data)
+    train = with_noise(experiment, train)
+    fingerprint = digest(train, test, valid)
     if experiment.valid or valid is None:
         train, valid = hold_out(train, experiment.valid, experiment.seed)
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
@@ -72,18 +76,28 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
     )
     window = window_of(experiment.augment)
     shape = (train.shape[0], window, window) if window else train.shape
+    if experiment.augment and len(shape) == 1:
+        raise InputError("--augment changes images, and this is a table of numbers; leave it out")
     model = suitable(shape, device) if experiment.model == "auto" else experiment.model
     return Prepared(
         shelf.put(train, device),
         valid and shelf.put(valid, device),
         test and shelf.put(test, device),
-        networks_maker(experiment, model, shape, train.num_classes, test, method.networks, device),
+        networks_maker(experiment, model, shape, train, test, method.networks, device),
         method,
         training,
         fingerprint,
         model,
         shape,
     )
+
+
+def first_batch(prepared: Prepared) -> Tensor:
+    """What the networks see of the first batch, to try them on."""
+    size = min(prepared.training.batch, len(prepared.train))
+    index = torch.arange(size, device=prepared.train.labels.device)
+    next(iter(prepared.train.staged(index, size)))
+    return centred(prepared.train.inputs(index), window_of(prepared.training.augment))
 
 
 def reading_of(experiment: Experiment) -> Reading:
@@ -97,8 +111,6 @@ def reading_of(experiment: Experiment) -> Reading:
         normalise=experiment.normalise,
         label=experiment.label_column,
         image=experiment.image_column,
-        test=experiment.test,
-        seed=experiment.seed if experiment.test else 0,
         skip_bad=experiment.skip_bad,
         stream=experiment.stream,
         cache=experiment.cache,
@@ -110,14 +122,14 @@ def networks_maker(
     experiment: Experiment,
     model: str,
     shape: tuple[int, ...],
-    num_classes: int,
+    train: Trainable,
     test: Trainable | None,
     count: int,
     device: torch.device,
 ) -> MakeNetworks:
     """What makes the networks of each round, from random weights or from those of an earlier run."""
-    make_one = partial(make_model, model, shape, num_classes)
-    check_fit(make_one(), shape, test, model)
+    make_one = partial(make_model, model, shape, train.num_classes)
+    check_fit(spare(make_one), shape, train, test, model)
     if experiment.init and count > 1:
         raise InputError(f"{experiment.method} needs networks that differ: it cannot start both from one --init")
     if experiment.init and experiment.weights:
@@ -134,9 +146,9 @@ def networks_maker(
     return networks_of
 
 
-def check_fit(network: nn.Module, shape: tuple[int, ...], test: Trainable | None, name: str) -> None:
+def check_fit(network: nn.Module, shape: tuple[int, ...], train: Trainable, test: Trainable | None, name: str) -> None:
     """Refuse images that the network cannot take, and a test set of another shape."""
-    if test is not None and test.shape != shape:
+    if test is not None and test.shape not in (shape, train.shape):
         raise InputError(
             f"the test images are {test.shape} (channels, height, width), the training images {shape}; "
             "make them alike, such as with --size"
@@ -157,7 +169,7 @@ def pretrained(path: str | None, make_one: Callable[[], nn.Module]) -> dict[str,
     """The weights of a file, without those of a last layer for other classes."""
     if path is None:
         return {}
-    network = make_one()
+    network = spare(make_one)
     fresh = load_weights(network, Path(path))
     return {name: tensor for name, tensor in network.state_dict().items() if name not in fresh}
 
@@ -168,7 +180,7 @@ def first_weights(run: str | None, make_one: Callable[[], nn.Module]) -> dict[st
         return {}
     weights = load(run).network.state_dict()
     try:
-        make_one().load_state_dict(weights)
+        spare(make_one).load_state_dict(weights)
     except RuntimeError as error:
         raise InputError(
             f"the model of {run} has another shape than this experiment's; give the same --model"
@@ -176,10 +188,8 @@ def first_weights(run: str | None, make_one: Callable[[], nn.Module]) -> dict[st
     return weights
 
 
-def with_labels(experiment: Experiment, train: Trainable) -> Trainable:
-    """The training set under the labels that the experiment asks for."""
-    if experiment.labels is not None:
-        train = train.relabelled(labels_of(experiment.labels, train))
+def with_noise(experiment: Experiment, train: Trainable) -> Trainable:
+    """The training set under the noise that the experiment asks for."""
     if experiment.noise is not None:
         matrix = noise_matrix(experiment.noise, experiment.rate, experiment.noise_map, train.num_classes)
         noisy = noise.corrupt(train.labels, matrix, experiment.seed, exact=experiment.exact_noise)
@@ -195,7 +205,7 @@ def labels_of(file: str, train: Trainable) -> Tensor:
         if len(labels) != len(train):
             raise InputError(f"{path} has {len(labels):,} labels but the data has {len(train):,} samples")
         return label_tensor(labels.numpy(), train.num_classes, path)
-    return read_labels(Path(file), train.classes, len(train))
+    return read_labels(Path(file), train.classes, len(train), train.names)
 
 
 def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Tensor:

@@ -86,6 +86,7 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
         "model": prepared.model,
         "shape": list(prepared.shape),
         "normalise": experiment.normalise,
+        "columns": getattr(prepared.train, "columns", None),
         "classes": list(prepared.train.classes),
     }
     folder.write("model.safetensors", to_bytes(first, {"labelsieve": json.dumps(about)}))

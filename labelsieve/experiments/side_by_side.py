@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from labelsieve.errors import LabelsieveError, Stopped
-from labelsieve.experiments.prepare import Prepared, prepare
+from labelsieve.experiments.prepare import Prepared, first_batch, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import Experiment
@@ -45,12 +46,22 @@ def measured_fit(prepared: Prepared) -> Fit:
     networks = prepared.make_networks(0).train()
     learner = Learner(networks, prepared.method.to(device), prepared.training)
     index = torch.arange(min(prepared.training.batch, len(prepared.train)), device=device)
-    learner.step(prepared.train.inputs(index), prepared.train.labels[index], index)
+    learner.step(first_batch(prepared), prepared.train.labels[index], index)
     next(predictions(networks, prepared.train, prepared.training))
     taken = torch.cuda.max_memory_allocated(device) - before
     del networks, learner
     torch.cuda.empty_cache()
     return Fit(2 * taken, torch.cuda.mem_get_info(device)[0])
+
+
+def costliest_fit(experiments: Sequence[Experiment], shelf: Shelf) -> Fit:
+    """The measure of the kind of run that takes the most memory; runs that are refused are told of later."""
+    kinds = {(e.method, e.criterion, e.options, e.model, e.batch, e.data): e for e in experiments}
+    found = []
+    for experiment in kinds.values():
+        with suppress(LabelsieveError):
+            found.append(measured_fit(prepare(experiment, shelf)))
+    return max(found, key=lambda fit: fit.bytes_per_run, default=Fit(1, 1))
 
 
 def side_by_side(
@@ -62,7 +73,7 @@ def side_by_side(
 ) -> dict[Experiment, str]:
     """Run all that are not done; returns why those failed that did. Every run is as it would be alone."""
     shelf = Shelf()
-    fits = measured_fit(prepare(experiments[0], shelf))
+    fits = costliest_fit(experiments, shelf)
     workers = min(at_once or MOST, fits.count, len(experiments))
     say(f"{workers} runs at a time; {fits}")
     with StopFlag() as stop, ThreadPoolExecutor(workers) as pool:
@@ -75,6 +86,8 @@ def side_by_side(
                 return "stopped"
             except LabelsieveError as error:
                 return str(error)
+            except torch.OutOfMemoryError:
+                return "out of GPU memory: use a smaller --batch or --at-once"
             return None
 
         futures = {pool.submit(one, e, folder): e for e, folder in zip(experiments, folders, strict=True)}

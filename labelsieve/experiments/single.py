@@ -7,19 +7,24 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from labelsieve import noise as label_noise
-from labelsieve.data import DATASETS, Reading, load_data
+from labelsieve.data import DATASETS, Labelled, Reading, Trainable, load_data
 from labelsieve.data.arrays import load_npy, load_npz, npz_keys, write_labels
 from labelsieve.data.decode import Frame
+from labelsieve.data.pictures import Bad
+from labelsieve.data.source import in_memory
+from labelsieve.data.unlabelled import read_images, read_rows
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.compare import compare
-from labelsieve.experiments.prepare import Prepared, noise_matrix, prepare
+from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.predict import Predictor, load
@@ -173,7 +178,7 @@ def seconds_per_step(prepared: Prepared) -> float:
     for step in range(1 + TIMED_STEPS):
         if step == 1:
             began = time.perf_counter()
-        finite = learner.step(prepared.train.inputs(index), prepared.train.labels[index], index).finite
+        finite = learner.step(first_batch(prepared), prepared.train.labels[index], index).finite
         finite.tolist()  # waits for the device
     return (time.perf_counter() - began) / TIMED_STEPS
 
@@ -185,33 +190,71 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def classify(run_path: Path, data: str, out: Path | None, device: str, model: str | None) -> None:
+def classify(run_path: Path, data: str, out: Path | None, device: str, model: str | None, **columns: Any) -> None:
     """Write a table with the predicted class of every sample."""
     predictor = load(run_path, device, model)
-    probs, given, names = predictions(data, predictor)
+    probs, given, names = predictions(data, predictor, columns)
     rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
     try:
         with ExitStack() as stack:
-            file = stack.enter_context(out.open("w", newline="", encoding="utf-8")) if out else sys.stdout
+            file = (
+                stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="surrogateescape"))
+                if out
+                else sys.stdout
+            )
             csv.writer(file, lineterminator="\n").writerows([("index", "predicted_label", "confidence"), *rows])
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}") from error
     if given is not None and out:
         wrong = sum(row[1] != label for row, label in zip(rows, given, strict=True))
-        print(f"{len(rows):,} images classified; {100 * wrong / len(rows):.2f}% differ from their given label")
+        print(f"{len(rows):,} samples classified; {100 * wrong / len(rows):.2f}% differ from their given label")
 
 
-def predictions(data: str, predictor: Predictor) -> tuple[Any, list[str] | None, Sequence[Any]]:
+def predictions(
+    data: str, predictor: Predictor, columns: dict[str, Any]
+) -> tuple[Any, list[str] | None, Sequence[Any]]:
     """Probabilities (n, K), the class names of the labels where the data has some, and what to call each sample."""
     path = Path(data)
     if path.suffix == ".npy" or (path.suffix == ".npz" and "labels" not in npz_keys(path)):
         values = load_npy(path) if path.suffix == ".npy" else unlabelled(path)
         return predictor.predict_proba(values, data), None, range(len(values))
     frame = Frame(*predictor.shape[1:], predictor.shape[0]) if len(predictor.shape) == 3 else None
-    train, test, _ = load_data(data, Reading(frame=frame, normalise=predictor.normalise, skip_bad=True))
-    known = test if data in DATASETS and test is not None else train
-    given = [known.classes[k] for k in known.labels.tolist()]
-    return predictor.predict_set(known), given, known.names or range(len(known))
+    reading = Reading(frame=frame, normalise=predictor.normalise, skip_bad=True, **columns)
+    try:
+        sets = load_data(data, reading, left_out=say_left_out)
+    except InputError:
+        bare = without_labels(path, reading, predictor)
+        if bare is None:
+            raise
+        return predictor.predict_set(bare), None, bare.names or range(len(bare))
+    known = [sets.test] if data in DATASETS and sets.test else [each for each in sets if each is not None]
+    probs = np.concatenate([predictor.predict_set(each) for each in known])
+    given = [each.classes[k] for each in known for k in each.labels.tolist()]
+    names = [name for each in known for name in each.names or ()]
+    return probs, given, names or range(len(given))
+
+
+def without_labels(path: Path, reading: Reading, predictor: Predictor) -> Trainable | None:
+    """A folder of images, or a table, that has no labels."""
+    if path.is_dir():
+        pictures, bad = read_images(path, predictor.classes)
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        found = read_rows(path, predictor.classes, reading.image, predictor.columns)
+        if isinstance(found, Labelled):
+            return found
+        pictures, bad = found, []
+    else:
+        return None
+    whole, unusable = in_memory(pictures, reading.frame, lambda: None)
+    say_left_out([*bad, *unusable])
+    if not len(whole):
+        raise InputError(f"none of the images of {path} can be read")
+    return replace(whole, normalise=predictor.normalise)
+
+
+def say_left_out(bad: Sequence[Bad]) -> None:
+    if bad:
+        print(f"{len(bad):,} files or rows left out, the first is {bad[0].name}: {bad[0].reason}", file=sys.stderr)
 
 
 def unlabelled(path: Path) -> Any:
@@ -230,7 +273,7 @@ def write_noise(
     train = load_data(data, Reading(**reading)).train
     matrix = noise_matrix(kind, rate, noise_map, train.num_classes)
     noisy = label_noise.corrupt(train.labels, matrix, seed, exact=exact)
-    write_labels(out, noisy, train.classes)
+    write_labels(out, noisy, train.classes, train.names)
     counts = label_noise.realised(train.labels, noisy, train.num_classes)
     share = 1 - counts.diagonal().sum().item() / len(train)
     print(f"{out}: {len(train):,} labels, {100 * share:.2f}% changed")

@@ -5,11 +5,13 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from labelsieve.errors import LabelsieveError
 from labelsieve.experiments.spec import Experiment
 
+_ended: Event | None = None  # of a worker: set when no further run may begin
 POLL = 0.3  # seconds between two looks at the folders
 
 
@@ -27,7 +29,9 @@ def sweep(
 
     `report` is told now and then how many runs of how many are done, `say` how many run at a time.
     """
-    left = [experiment for experiment in experiments if not (folder_of(experiment, root) / "done").exists()]
+    left = [
+        experiment for experiment in dict.fromkeys(experiments) if not (folder_of(experiment, root) / "done").exists()
+    ]
     failed: dict[Experiment, str] = {}
 
     def tell() -> None:
@@ -49,12 +53,14 @@ def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable
     """As many at a time as the cores allow."""
     workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(experiments)), context, initializer=_leave_signals_to_parent) as pool:
+    ended = context.Event()
+    with ProcessPoolExecutor(min(workers, len(experiments)), context, _start_worker, (ended,)) as pool:
         futures = {pool.submit(_run_one, experiment, root): experiment for experiment in experiments}
         try:
             while wait(futures, timeout=POLL).not_done:
                 report()
         except BaseException:
+            ended.set()  # calls that a worker has taken already cannot be cancelled
             _stop(pool, futures)
             raise
     return {futures[future]: reason for future in futures if (reason := future.result()) is not None}
@@ -71,6 +77,8 @@ def runs_done(experiments: Sequence[Experiment], root: Path) -> int:
 def _run_one(experiment: Experiment, root: Path) -> str | None:
     from labelsieve.experiments.run import run
 
+    if _ended is not None and _ended.is_set():
+        return "stopped"
     try:
         run(experiment, folder_of(experiment, root))
     except LabelsieveError as error:
@@ -78,7 +86,10 @@ def _run_one(experiment: Experiment, root: Path) -> str | None:
     return None
 
 
-def _leave_signals_to_parent() -> None:
+def _start_worker(ended: Event) -> None:
+    """Leave signals to the parent, and know where it says that all is over."""
+    global _ended
+    _ended = ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -780,6 +780,8 @@ def applies(network: "DenseNet", images: Tensor) -> bool:
         and torch.is_autocast_enabled("cuda")
         and torch.get_autocast_dtype("cuda") == torch.bfloat16
         and not images.requires_grad
+        and (network.training or not torch.is_grad_enabled())
+        and len(images) * height * width > halvings**2  # more than one pixel at the end, or there is no variance
         and images.shape[1] <= SLOT
         and network.growth <= SLOT
         and network.widths[-1] <= LARGEST_TRANSITION

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.errors import InputError, nearest
+from labelsieve.models.dropout import Dropout
 
 Shape = tuple[int, ...]
 WAYS = "factory(shape, num_classes), factory(num_classes) or factory()"
@@ -32,9 +33,19 @@ def imported(spec: str) -> Callable[[Shape, int], nn.Module]:
             raise InputError(f"{spec} {error}") from error
         except Exception as error:  # the person's code may raise anything
             raise InputError(f"{spec} raised {told(error)}") from error
-        return checked(network, shape, num_classes, spec)
+        return with_own_dropout(checked(network, shape, num_classes, spec))
 
     return make
+
+
+def with_own_dropout(network: nn.Module) -> nn.Module:
+    """The same network whose dropout layers draw from the run's generator, so that it can be repeated and resumed."""
+    for name, child in network.named_children():
+        if type(child) is nn.Dropout:
+            setattr(network, name, Dropout(child.p))
+        else:
+            with_own_dropout(child)
+    return network
 
 
 def find(module: str, name: str, spec: str) -> Callable[..., Any]:

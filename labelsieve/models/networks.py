@@ -28,6 +28,12 @@ def make_networks(make_one: Callable[[], nn.Module], count: int, seed: int, numb
     return networks
 
 
+def spare(make_one: Callable[[], nn.Module]) -> nn.Module:
+    """A network whose weights do not matter, made without disturbing networks that are being made elsewhere."""
+    with INITIALISING, torch.random.fork_rng(devices=[]):
+        return make_one()
+
+
 def put_on(networks: Networks, device: torch.device, precision: str) -> Networks:
     """On a GPU, convolutions are fastest with channels last; fused kernels have a layout of their own."""
     fused = precision == "bf16" and any(getattr(network, "fused", False) for network in networks)

@@ -80,6 +80,14 @@ def window(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tensor:
     return images.gather(2, rows).gather(3, columns)
 
 
+def centred(images: Tensor, pixels: int | None) -> Tensor:
+    """The middle window of images that are larger than it."""
+    if pixels is None or images.shape[-1] <= pixels:
+        return images
+    down, right = (images.shape[-2] - pixels) // 2, (images.shape[-1] - pixels) // 2
+    return images[..., down : down + pixels, right : right + pixels]
+
+
 def _within(places: Tensor, side: int) -> Tensor:
     return (places >= 0) & (places < side)
 

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from labelsieve.train.augment import centred, window_of
 from labelsieve.train.graph import Recorder
 from labelsieve.train.protocol import Samples, Training
 
@@ -33,7 +34,7 @@ def predictions(networks: nn.Module, data: Samples, training: Training) -> Itera
 
 def scores(networks: nn.Module, data: Samples, training: Training, index: Tensor) -> Tensor:
     """Logits (N, B, K) of these samples."""
-    inputs = data.inputs(index)
+    inputs = centred(data.inputs(index), window_of(training.augment))
     with training.autocast(inputs.device):
         logits: Tensor = networks(inputs)
     return logits.float()

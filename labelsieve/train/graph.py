@@ -9,6 +9,8 @@ import torch
 EAGER_CALLS = 3  # real ones: they allocate, compile and choose algorithms, none of which can be recorded
 RECORDING = threading.Lock()  # beside other runs of the process: a recording begins by waiting for the whole device
 
+OWN = threading.local()  # a stream per thread: torch hands out 32 in turn, and two runs on one would meet
+
 
 class Recorder:
     """Runs each step by its key. What is random in it must draw from `random`.
@@ -16,9 +18,17 @@ class Recorder:
     A step that cannot be recorded, such as one that reads from the device, stays eager; `reason` says why.
     """
 
-    def __init__(self, device: torch.device, random: torch.Generator, *, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        random: torch.Generator,
+        *,
+        enabled: bool = True,
+        clean_up: Callable[[], None] = lambda: None,
+    ) -> None:
         self.device = device
         self.random = random
+        self.clean_up = clean_up  # after a recording that broke: what it left was never computed
         self.reason = None if device.type == "cuda" else f"graphs need a GPU, this is {device.type}"
         if not enabled:
             self.reason = "asked for"
@@ -58,6 +68,7 @@ class Recorder:
                 whole = torch.Generator(self.device)
                 whole.set_state(state)
                 generator.graphsafe_set_state(whole)
+            self.clean_up()
             return None
         return graph
 
@@ -68,7 +79,9 @@ def own_stream(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    outside, inside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    if not hasattr(OWN, "stream"):
+        OWN.stream = torch.cuda.Stream(device)
+    outside, inside = torch.cuda.current_stream(device), OWN.stream
     inside.wait_stream(outside)
     with torch.cuda.stream(inside):
         yield

@@ -51,6 +51,10 @@ class Learner:
                 else:
                     group["lr"] = lr
 
+    def forget_gradients(self) -> None:
+        for optimizer in (*self.optimizers, *([self.own_optimizer] if self.own_optimizer else [])):
+            optimizer.zero_grad(set_to_none=True)
+
     def _loss(self, step: Step, inputs: Tensor, logits: Tensor) -> Tensor:
         if self.method.regularizer is None:
             return step.loss

@@ -162,7 +162,9 @@ class _Run:
         self.random = torch.Generator(self.device)
         lend_generator(self.networks, self.random)
         lend_generator(self.method, self.random)
-        self.recorder = Recorder(self.device, self.random, enabled=self.training.recorded)
+        self.recorder = Recorder(
+            self.device, self.random, enabled=self.training.recorded, clean_up=self.learner.forget_gradients
+        )
         settings = self.training
         self.augment = Augment(settings.augment, settings.seed, self.device) if settings.augment else None
         self.steps = Steps(self.learner, self.train, self.recorder, self.augment)
@@ -274,7 +276,7 @@ def snapshot(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def lend_generator(modules: nn.Module, random: torch.Generator) -> None:
     """Modules that have a `generator` draw from the run's own."""
     for module in modules.modules():
-        if hasattr(module, "generator"):
+        if isinstance(getattr(module, "generator", 0), torch.Generator | None):
             setattr(module, "generator", random)  # noqa: B010
 
 

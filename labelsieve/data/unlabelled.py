@@ -1,0 +1,57 @@
+"""Samples without labels, to be classified: a folder of images, or a table without a label column."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from labelsieve.data.image_folder import images_below, listed
+from labelsieve.data.pictures import Bad, Files, Pictures
+from labelsieve.data.resident import Labelled
+from labelsieve.errors import InputError
+
+IMAGE_COLUMNS = ("image", "path", "file", "filename", "filepath", "image_path")
+
+
+def read_images(root: Path, classes: tuple[str, ...]) -> tuple[Pictures, list[Bad]]:
+    """Every image below a folder, sorted by path."""
+    found = images_below(root, "")
+    paths = [path.lstrip("/") for path in found.paths]
+    if not paths:
+        raise InputError(f"{root} holds no images")
+    return listed(root, paths, [0] * len(paths), classes), list(found.bad)
+
+
+def read_rows(
+    path: Path, classes: tuple[str, ...], image: str | None, columns: Sequence[str] | None
+) -> Pictures | Labelled:
+    """The rows of a .csv or .tsv file: images by their paths, or the columns that a model was trained on."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            file.seek(0)
+            rows = list(csv.DictReader(file, delimiter=max(",;\t|", key=first.count)))
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    if not rows:
+        raise InputError(f"{path} has no rows")
+    names = [f"{path.name}:{number}" for number in range(2, len(rows) + 2)]
+    labels = torch.zeros(len(rows), dtype=torch.int64)
+    usual = next((column for column in rows[0] if (column or "").lower() in IMAGE_COLUMNS), None)
+    if columns is None:
+        column = image or usual
+        if column not in rows[0]:
+            raise InputError(
+                f"{path} has no column {column or 'image'!r}; name the one with the images: --image-column"
+            )
+        paths = [row[column] or "" for row in rows]
+        return Pictures(paths, Files(path.parent, paths), labels, classes)
+    missing = [column for column in columns if column not in rows[0]]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]!r}, which the model was trained on")
+    try:
+        values = torch.tensor([[float(row[column] or "") for column in columns] for row in rows])
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; every cell of {', '.join(columns[:5])} must be a number") from error
+    return Labelled(values, labels, classes, names=names, columns=tuple(columns))

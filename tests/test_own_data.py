@@ -384,3 +384,36 @@ def test_windows_with_a_held_out_split_and_a_drawn_test_set(folder, tmp_path):
     assert execute([*train, "--valid", "0.2", "--test", "0.2", "--method", "lccn", "--out", str(tmp_path / "run")]) == 0
     assert {"valid_error", "test_error"} <= set(record(tmp_path / "run")[1])
     assert execute([*train, "--stream", "--dry-run"]) == 0
+
+
+class BreakOff:
+    """A watcher that stops a training after so many epochs."""
+
+    def __init__(self, epochs):
+        self.left = epochs
+
+    def step(self, done, total):
+        pass
+
+    def epoch(self, row):
+        self.left -= 1
+        if self.left == 0:
+            raise InterruptedError
+
+
+def test_a_streamed_run_that_was_cut_goes_on_with_the_same_batches(folder, tmp_path):
+    from labelsieve.experiments.run import run
+    from labelsieve.experiments.spec import Experiment
+
+    settings = {"model": "small", "epochs": 4, "warmup": 1, "batch": 16, "lr": 0.02, "noise_rate": 0.2, "stream": True}
+    whole, pieces = (Experiment(data=str(folder), augment="crop2,flip", workers=n, **settings) for n in (0, 3))
+    assert whole.name() == pieces.name()  # how many threads decode is beside the point
+    run(whole, tmp_path / "whole")
+    with pytest.raises(InterruptedError):
+        run(pieces, tmp_path / "pieces", BreakOff(2))
+    run(pieces, tmp_path / "pieces")
+    rows = record(tmp_path / "pieces")
+    assert [row["event"] for row in rows] == ["start", "epoch", "epoch", "resume", "epoch", "epoch", "end"]
+    assert [row for row in rows if row["event"] != "resume"] == record(tmp_path / "whole")
+    model = "model.safetensors"
+    assert (tmp_path / "pieces" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()

@@ -18,7 +18,8 @@ from labelsieve.data.animal10n import is_animal10n, read_animal10n
 from labelsieve.data.clothing1m import is_clothing1m, labels_in, read_clothing1m
 from labelsieve.data.decode import BadImage, Frame, decode, header
 from labelsieve.data.image_folder import read_folder
-from labelsieve.data.pictures import Bad, Files, Pictures, frame_of, resident
+from labelsieve.data.pictures import Bad, Files, Pictures, frame_of
+from labelsieve.data.source import in_memory
 from labelsieve.data.tiny_imagenet import FRAME, is_tiny_imagenet, read_tiny_imagenet, subsampled
 from labelsieve.errors import InputError
 
@@ -273,7 +274,7 @@ def test_names_with_any_bytes_are_listed_and_read(tmp_path):
     put(tmp_path / os.fsdecode(b"b\xff/\xfe\xff.t\xffxt"))
     train, _, _, bad = read_folder(tmp_path)
     assert len(train) == len(names) + 2 and train.classes == ("a", "b", os.fsdecode(b"b\xff"))
-    images, unread = resident(train, Frame(2, 2, 1))
+    images, unread = in_memory(train, Frame(2, 2, 1))
     assert unread == [] and images.images[-1].unique().tolist() == [9]
     assert bad == [Bad(os.fsdecode(b"b\xff/\xfe\xff.t\xffxt"), os.fsdecode(b"it is no image file (suffix .t\xffxt)"))]
 
@@ -299,7 +300,7 @@ def test_bad_images_are_all_named_in_one_pass(tmp_path):
     (tmp_path / "a/030.png").mkdir()  # a folder by the name of an image
     train = read_folder(tmp_path).train
     (tmp_path / "a/040.png").unlink()  # it vanishes after it was listed
-    kept, bad = resident(train, frame_of(train))
+    kept, bad = in_memory(train, frame_of(train))
     assert bad == [
         Bad("a/010.png", "the file is empty"),
         Bad("a/020.png", "it is no image of a known format"),
@@ -340,7 +341,7 @@ def test_tiny_imagenet_as_published(tmp_path):
     assert list(test.names) == [f"val/images/val_{number}.JPEG" for number in range(4)]
     assert test.labels.tolist() == [2, 0, 1, 2]  # the order of wnids.txt does not matter
     assert (valid, bad) == (None, [])
-    images, unread = resident(train, FRAME)
+    images, unread = in_memory(train, FRAME)
     assert images.images.shape == (6, 3, 64, 64) and unread == []
 
 

@@ -21,8 +21,9 @@ from labelsieve.data import jpeg
 from labelsieve.data.cache import identity, open_cache
 from labelsieve.data.decode import BadImage, Frame, decode
 from labelsieve.data.jpeg import fast_decode, shrinkage
-from labelsieve.data.pictures import Files, Pictures, resident
+from labelsieve.data.pictures import Files, Pictures
 from labelsieve.data.resident import Labelled
+from labelsieve.data.source import in_memory
 from labelsieve.data.stream import SLOTS, Streamed, usable_cores
 from labelsieve.errors import InputError, ResourceError
 
@@ -148,7 +149,7 @@ def test_batches_are_the_decoded_images_for_any_number_of_workers(pictures):
     for workers in (1, 3):
         found = batches(streamed(pictures, workers=workers), order, 18)
         assert all(torch.equal(a, b) for a, b in zip(found, results, strict=True))
-    plain = resident(pictures, FRAME)[0].inputs(order)  # decoded the slow way
+    plain = in_memory(pictures, FRAME)[0].inputs(order)  # decoded the slow way
     assert (torch.cat(results) - plain).abs().mean() < 0.05
     images = np.stack([fast_decode(pictures.read(i), FRAME) for i in order.tolist()])
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).double().flatten(1)

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from labelsieve.data.decode import BadImage
-from labelsieve.data.features import Features, scale_of
+from labelsieve.data.features import Features
 from labelsieve.data.names import missing, numbered
 from labelsieve.data.parquet import read_parquet
-from labelsieve.data.pictures import Bad, Pictures, frame_of, resident
+from labelsieve.data.pictures import Bad, Pictures, frame_of
 from labelsieve.data.saved_dataset import is_saved_dataset, read_saved_dataset
+from labelsieve.data.source import in_memory
 from labelsieve.data.table import LONGEST, read_table
 from labelsieve.errors import InputError
 
@@ -48,7 +49,7 @@ def pictures(folder, *names):
 
 def shades(read):
     """The shade of each image in a set of pictures."""
-    labelled, bad = resident(read, frame_of(read))
+    labelled, bad = in_memory(read, frame_of(read))
     assert not bad
     return labelled.images[:, 0, 0, 0].tolist()
 
@@ -295,19 +296,6 @@ def test_paths_that_cannot_be_used_are_listed(tmp_path):
     assert [row.name for row in bad][:3] == ["mine.csv:4", "mine.csv:5", "mine.csv:6"]
 
 
-def test_wide_tables_and_constant_columns(tmp_path):
-    wide = ",".join(f"c{k}" for k in range(10_000)) + ",label\n"
-    rows = (",".join([str(row)] * 10_000) + f",{'ab'[row % 2]}\n" for row in range(4))
-    train, *_ = read_table(table(tmp_path, wide + "".join(rows)))
-    assert train.values.shape == (4, 10_000)
-    train, *_ = read_table(table(tmp_path, "x,c,label\n1,0.1,a\n3,0.1,b\n5,0.1,a\n"))
-    mean, std = scale_of(train)
-    assert mean.tolist() == pytest.approx([3, 0.1]) and std.tolist() == pytest.approx([(8 / 3) ** 0.5, 1])
-    scaled = train.standardised(mean, std)
-    assert scaled.values[:, 0].tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5]) and not scaled.values[:, 1].any()
-    assert train.at([2, 0]).values[:, 0].tolist() == [5, 1] and train.at([2]).names == ["mine.csv:4"]
-
-
 def test_duplicate_rows_stay(tmp_path):
     train, _, _, bad = read_table(table(tmp_path, PLAIN + "1,a\n"))
     assert len(train) == 3 and not bad
@@ -420,7 +408,7 @@ def test_a_cell_that_holds_no_image_is_named(tmp_path):
     image = [{"bytes": b"no image", "path": None}, {"bytes": None, "path": "here.png"}, {"bytes": None, "path": None}]
     image += [None, {"bytes": None, "path": "../x.png"}]
     train, *_ = read_parquet(written(tmp_path / "a.parquet", {"image": image, "label": list("ababa")}))
-    labelled, bad = resident(train, frame_of(train))
+    labelled, bad = in_memory(train, frame_of(train))
     assert len(labelled) == 1 and [row.name for row in bad] == [f"a.parquet:{k}" for k in (0, 2, 3, 4)]
 
 
@@ -603,3 +591,12 @@ def test_a_dict_without_training_data(tmp_path):
     saved(tmp_path / "mine" / "extra", [image_rows(0, [0, 1])])
     (tmp_path / "mine" / "dataset_dict.json").write_text('{"splits": ["extra"]}')
     refused(read_saved_dataset, tmp_path / "mine", "has no split train")
+
+
+def test_wide_tables_are_read_and_rows_can_be_picked(tmp_path):
+    wide = ",".join(f"c{k}" for k in range(10_000)) + ",label\n"
+    rows = (",".join([str(row)] * 10_000) + f",{'ab'[row % 2]}\n" for row in range(4))
+    train, *_ = read_table(table(tmp_path, wide + "".join(rows)))
+    assert train.values.shape == (4, 10_000)
+    train, *_ = read_table(table(tmp_path, "x,c,label\n1,0.1,a\n3,0.1,b\n5,0.1,a\n"))
+    assert train.at([2, 0]).values[:, 0].tolist() == [5, 1] and train.at([2]).names == ["mine.csv:4"]

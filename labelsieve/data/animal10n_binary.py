@@ -13,22 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from labelsieve.data.animal10n import CLASSES
 from labelsieve.data.arrays import label_tensor
 from labelsieve.data.resident import Labelled
 from labelsieve.errors import InputError
 
-CLASSES = (
-    "cat",
-    "lynx",
-    "wolf",
-    "coyote",
-    "cheetah",
-    "jaguar",
-    "chimpanzee",
-    "orangutan",
-    "hamster",
-    "guinea pig",
-)
 SIDE = 64
 RECORD = np.dtype([("id", ">u4"), ("label", ">u4"), ("pixels", np.uint8, (3, SIDE, SIDE))])
 

@@ -53,18 +53,6 @@ class Features:
             clean=None if self.clean is None else self.clean[picked],
         )
 
-    def standardised(self, mean: Tensor, std: Tensor) -> "Features":
-        """The same rows with each column moved by its mean and divided by its deviation."""
-        return replace(self, values=((self.values.double() - mean.double()) / std.double()).float())
-
-
-def scale_of(features: Features) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each column, (F) float64; the deviation of a column that never changes is 1."""
-    values = features.values.double()
-    std, mean = torch.std_mean(values, dim=0, correction=0)
-    constant = values.amax(0) == values.amin(0)
-    return mean, torch.where(constant, 1.0, std)
-
 
 def feature_tensor(values: "array[float] | Array", columns: Sequence[str], faults: dict[int, str]) -> Tensor:
     """Numbers (n, F) as float32; rows with one that is not finite are added to the faults."""

@@ -1,6 +1,6 @@
 """Pictures: labelled images that are still encoded, in files or in the cells of a table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from labelsieve.data.decode import BadImage, Frame, Header, decode, header
-from labelsieve.data.resident import Labelled
 from labelsieve.errors import InputError
 
 LOOKED_AT = 1000  # images whose headers decide what all are brought to
@@ -115,22 +114,3 @@ def frame_of(pictures: Pictures, size: int | None = None) -> Frame:
     sides = sorted(min(found.height, found.width) for found in headers)
     side = min(LARGEST_SIDE, sides[len(sides) // 2])
     return Frame(side, side, channels)
-
-
-def resident(
-    pictures: Pictures, frame: Frame, tell: Callable[[int], None] = lambda done: None
-) -> tuple[Labelled, list[Bad]]:
-    """All images decoded into memory, and those that cannot be; they are left out."""
-    images = np.empty((len(pictures), frame.height, frame.width, frame.channels), dtype=np.uint8)
-    bad: list[Bad] = []
-    good: list[int] = []
-    for index in range(len(pictures)):
-        try:
-            images[len(good)] = pictures.pixels(index, frame)
-            good.append(index)
-        except BadImage as error:
-            bad.append(Bad(pictures.names[index], str(error)))
-        tell(index + 1)
-    kept = pictures.at(good) if bad else pictures
-    tensor = torch.from_numpy(images[: len(good)].transpose(0, 3, 1, 2).copy())
-    return Labelled(tensor, kept.labels, kept.classes, kept.clean), bad

@@ -154,7 +154,9 @@ def frame_for(found: Found, reading: Reading) -> Frame | None:
     return frame if found.frame is None else replace(frame, channels=found.frame.channels)
 
 
-def in_memory(split: Undecoded, frame: Frame | None, one_more: Callable[[], None]) -> tuple[Labelled, list[Bad]]:
+def in_memory(
+    split: Undecoded, frame: Frame | None, one_more: Callable[[], None] = lambda: None
+) -> tuple[Labelled, list[Bad]]:
     """A split decoded, and what of it cannot be."""
     if isinstance(split, Labelled):
         return split, []

@@ -245,7 +245,7 @@ def without_labels(path: Path, reading: Reading, predictor: Predictor) -> Traina
         pictures, bad = found, []
     else:
         return None
-    whole, unusable = in_memory(pictures, reading.frame, lambda: None)
+    whole, unusable = in_memory(pictures, reading.frame)
     say_left_out([*bad, *unusable])
     if not len(whole):
         raise InputError(f"none of the images of {path} can be read")

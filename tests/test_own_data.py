@@ -417,3 +417,66 @@ def test_a_streamed_run_that_was_cut_goes_on_with_the_same_batches(folder, tmp_p
     assert [row for row in rows if row["event"] != "resume"] == record(tmp_path / "whole")
     model = "model.safetensors"
     assert (tmp_path / "pieces" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+
+
+def test_compare_and_bench_take_a_table_and_given_labels(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    labels = random.integers(3, size=240)
+    values = random.normal(size=(240, 3)) + 3 * np.eye(3)[labels]
+    with (tmp_path / "mine.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c", "label"], *([*v, k] for v, k in zip(values, labels, strict=True))])
+    short = ["--epochs", "2", "--warmup", "1", "--batch", "32", "--seeds", "2", "--device", "cpu"]
+    command = ["compare", str(tmp_path / "mine.csv"), "--methods", "default,mentornet", *short]
+    assert execute([*command, "--test", "0.2", "--noise-rate", "0.1", "--out", str(tmp_path / "given")]) == 0
+    assert "labels as they are" in capsys.readouterr().out and (tmp_path / "given" / "given-0.png").exists()
+    assert execute([*command, "--noise-rate", "0.1", "--out", str(tmp_path / "none")]) == 2
+    assert "draw one with --test 0.2" in capsys.readouterr().err
+    arrays = {"features": values, "labels": labels, "test_features": values[:40], "test_labels": labels[:40]}
+    np.savez(tmp_path / "rows.npz", **arrays)
+    quick = ["--device", "cpu", "--batch", "32", "--methods", "", "--epochs", "1", "--out", str(tmp_path / "b.json")]
+    assert execute(["bench", str(tmp_path / "rows.npz"), *quick]) == 0
+    assert json.loads((tmp_path / "b.json").read_text())["model"] == "mlp"
+
+
+def test_a_table_that_was_written_again_is_decoded_again(folder, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    files = sorted((folder / "train").rglob("*.png"))
+    table, reading = tmp_path / "fruit.parquet", Reading(stream=True, cache=str(tmp_path / "cache"), workers=1)
+
+    def write(contents):
+        pq.write_table(pa.table({"image": contents, "label": [file.parent.name for file in files]}), table)
+        data = load_data(str(table), reading).train
+        next(data.staged(torch.tensor([1]), 1))
+        return data.inputs(torch.tensor([1])).clone()
+
+    contents = [file.read_bytes() for file in files]
+    before = write(contents)
+    assert torch.equal(write(contents), before)
+    contents[1] = files[50].read_bytes()  # one image of many is another
+    assert not torch.equal(write(contents), before)
+
+
+@pytest.mark.parametrize("path", ["/etc/hostname", "../outside.png", "folder", "gone.png"])
+def test_cells_name_files_beside_their_table_alone(path, tmp_path):
+    pytest.importorskip("pyarrow")
+    from labelsieve.data.parquet import cell_bytes
+
+    table = tmp_path / "table"
+    (table / "folder").mkdir(parents=True)
+    (tmp_path / "outside.png").write_bytes(b"x")
+    (table / "inside.png").write_bytes(b"y")
+    assert cell_bytes({"bytes": None, "path": "inside.png"}, table) == b"y"
+    with pytest.raises(OSError, match=r"no image|no file beside"):
+        cell_bytes({"bytes": None, "path": path}, table)
+
+
+def test_dropout_of_ones_own_network_can_be_repeated(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dropping.py").write_text(
+        "from torch import nn\n\ndef net(shape, num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Sequential(nn.Dropout(0.5)), nn.Linear(768, num_classes))\n"
+    )
+    for name in ("one", "two"):
+        torch.manual_seed(len(name) + ord(name[0]))  # the process's own generator plays no part
+        assert execute(["train", str(folder), "--model", "dropping:net", *QUICK, "--out", name]) == 0
+    assert record(tmp_path / "one") == record(tmp_path / "two")

@@ -70,6 +70,19 @@ def test_the_speeds_come_from_the_records():
     assert len(every) == 6 and f"take {sum(middle) / len(middle) / 6:.2f} s each" in README
 
 
+def test_the_figures_of_reading_come_from_the_records():
+    log = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "benchmarks" / "results" / "streaming.json").read_text())["images per second"]
+    best, streamed, cached = (found[f"{kind}, 4 workers"] for kind in ("DataLoader", "Streamed", "cached"))
+    assert best["median"] == max(row["median"] for name, row in found.items() if name.startswith("DataLoader"))
+    times = streamed["times the best DataLoader"]
+    assert f"{best['median']} images/s" in log and f"{streamed['median']:,} ({times} times)" in log
+    assert f"{cached['median']:,} ({cached['times the best DataLoader']:.0f} times)" in log
+    for table in json.loads((ROOT / "benchmarks" / "results" / "tables.json").read_text()).values():
+        if isinstance(table, dict):
+            assert re.search(rf"{table['seconds']} s and\s+{table['peak_mb']} MB", log)
+
+
 def read_rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 

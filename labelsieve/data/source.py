@@ -94,12 +94,7 @@ def load_data(
     bad = list(found.bad)
     sets: dict[str, Trainable] = {}
     stream = reading.stream or too_large(found, frame)
-    if reading.cache is not None and not stream:
-        raise InputError(f"--cache keeps streamed images, and {source} fits into memory: say --stream, or leave it out")
-    if reading.size is not None and not isinstance(found.train, Pictures) and reading.size not in found.train.shape:
-        raise InputError(f"{source} holds arrays, which --size does not scale; leave it out")
-    if stream and halves(found, reading):
-        raise InputError("Tiny-ImageNet at 32 pixels is halved in memory: leave out --stream")
+    refuse_misfits(source, found, reading, stream)
     for name, split in found.splits().items():
         wanted = widened(frame, reading.window) if name == "train" and reading.window else frame
         whole: Trainable
@@ -116,6 +111,16 @@ def load_data(
         )
     left_out(bad)
     return subsampled_sets(Sets(**sets), found, reading)
+
+
+def refuse_misfits(source: str, found: Found, reading: Reading, stream: bool) -> None:
+    """Options that this data has no use for are said, not passed over."""
+    if reading.cache is not None and not stream:
+        raise InputError(f"--cache keeps streamed images, and {source} fits into memory: say --stream, or leave it out")
+    if reading.size is not None and not isinstance(found.train, Pictures) and reading.size not in found.train.shape:
+        raise InputError(f"{source} holds arrays, which --size does not scale; leave it out")
+    if stream and halves(found, reading):
+        raise InputError("Tiny-ImageNet at 32 pixels is halved in memory: leave out --stream")
 
 
 def widened(frame: Frame | None, window: int) -> Frame | None:

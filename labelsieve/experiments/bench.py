@@ -26,9 +26,9 @@ from labelsieve.data import Labelled, load_data
 from labelsieve.devices import best_device, best_precision, device_name, usable_device
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.plain_loop import plain_epochs
-from labelsieve.experiments.spec import planned
+from labelsieve.experiments.spec import SETTINGS
 from labelsieve.methods import METHODS, Problem, make
-from labelsieve.models import make_model
+from labelsieve.models import make_model, suitable
 from labelsieve.models.networks import make_networks, put_on
 from labelsieve.noise import corrupt, pair
 from labelsieve.train import Training, fit
@@ -284,13 +284,12 @@ def bench_options(
             raise InputError(f"unknown method {name!r}: {nearest(name, METHODS)}")
     if epochs < 1 or batch < 2 or any(number < 1 for number in numbers):
         raise InputError("--epochs and --side must be at least 1 and --batch at least 2")
-    model = model or planned(data).model
     bench(data, model, batch, device, precision or best_precision(device), numbers, methods, epochs, out)
 
 
 def bench(
     data: str,
-    model: str,
+    model: str | None,
     batch: int,
     device: str,
     precision: str,
@@ -306,6 +305,7 @@ def bench(
         raise InputError(f"the bench needs a training and a test set that fit into memory; {data} has none")
     if len(train) < batch:
         raise InputError(f"a batch of {batch} is more than the {len(train):,} samples of {data}; lower --batch")
+    model = model or SETTINGS.get(data, {}).get("model") or suitable(train.shape, place)
     it = Bench(train, test, model, batch, place)
     settings = {"precision": precision}
     say = Console(width=None if os.isatty(1) else 110).print

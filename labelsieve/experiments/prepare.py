@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,19 +61,6 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         train, valid = hold_out(train, experiment.valid, experiment.seed)
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
-    training = Training(
-        epochs=experiment.epochs,
-        batch=experiment.batch,
-        lr=experiment.lr,
-        nesterov=experiment.nesterov,
-        weight_decay=experiment.weight_decay,
-        drops=experiment.drops,
-        drop_factor=experiment.drop_factor,
-        drop_last=experiment.drop_last,
-        augment=experiment.augment,
-        seed=experiment.seed,
-        precision=experiment.precision,
-    )
     window = window_of(experiment.augment)
     shape = (train.shape[0], window, window) if window else train.shape
     if experiment.augment and len(shape) == 1:
@@ -85,11 +72,17 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         test and shelf.put(test, device),
         networks_maker(experiment, model, shape, train, test, method.networks, device),
         method,
-        training,
+        training_of(experiment),
         fingerprint,
         model,
         shape,
     )
+
+
+def training_of(experiment: Experiment) -> Training:
+    """What of the experiment training is told: the settings that both have."""
+    shared = {setting.name for setting in fields(Training)} & {setting.name for setting in fields(Experiment)}
+    return Training(**{name: getattr(experiment, name) for name in shared})
 
 
 def first_batch(prepared: Prepared) -> Tensor:

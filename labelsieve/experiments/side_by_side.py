@@ -18,7 +18,7 @@ from labelsieve.train.learner import Learner
 from labelsieve.train.signals import StopFlag
 
 POLL = 0.3  # seconds between two looks at the signals
-MOST = 6  # more at a time made none of them faster (benchmarks/)
+MOST = 6  # seven at a time were no quicker on an H200 (docs/log.md)
 RESERVE = 0.9  # of the free memory that runs may take
 
 

@@ -446,13 +446,13 @@ def test_a_table_that_was_written_again_is_decoded_again(folder, tmp_path):
     def write(contents):
         pq.write_table(pa.table({"image": contents, "label": [file.parent.name for file in files]}), table)
         data = load_data(str(table), reading).train
-        next(data.staged(torch.tensor([1]), 1))
-        return data.inputs(torch.tensor([1])).clone()
+        next(data.staged(torch.tensor([5]), 1))
+        return data.inputs(torch.tensor([5])).clone()
 
     contents = [file.read_bytes() for file in files]
     before = write(contents)
     assert torch.equal(write(contents), before)
-    contents[1] = files[50].read_bytes()  # one image of many is another
+    contents[5] = files[50].read_bytes()  # not one of the fifty of sixty whose bytes are looked at
     assert not torch.equal(write(contents), before)
 
 

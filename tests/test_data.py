@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from labelsieve.data import load_data
 from labelsieve.data.arrays import read_labels, write_labels
@@ -145,3 +146,16 @@ def test_label_files_go_by_their_index_and_numbers_may_be_names(tmp_path):
     with pytest.raises(InputError, match=r"labels\.csv:2: '0' is no class; there are: 1, 2, 3"):
         read_labels(path, ("1", "2", "3"), 3)
     assert read_labels(path, ("a", "b", "c"), 3).tolist() == [0, 1, 2]
+
+
+def test_a_published_dataset_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABELSIEVE_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"no cifar10 in .*: put cifar-10-batches-py there .*LABELSIEVE_DATA"):
+        load_data("cifar10")
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / "animal-10n" / split / name).mkdir(parents=True)
+            for number in range(2):
+                pixels = np.full((8, 8, 3), 40 * number, dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "animal-10n" / split / name / f"{number}.png")
+    assert load_data("animal10n").train.classes == ("cat", "dog")

@@ -16,6 +16,7 @@ from labelsieve.data.decode import Array, BadImage, Frame
 from labelsieve.data.fashion import load_fashion
 from labelsieve.data.features import Features
 from labelsieve.data.pictures import Bad, Chosen, Files, Pictures, Reader, frame_of
+from labelsieve.data.published import PUBLISHED, where
 from labelsieve.data.resident import Labelled
 from labelsieve.data.split import stratified
 from labelsieve.data.stream import Streamed, usual_workers
@@ -244,7 +245,7 @@ def find(source: str, reading: Reading) -> Found:
     """What there is, without decoding any image."""
     if source in DATASETS:
         return Found("embedded images", *DATASETS[source]())
-    path = Path(source)
+    path = where(source) if source in PUBLISHED and not Path(source).exists() else Path(source)
     if path.is_dir():
         return find_folder(path, reading)
     if path.is_file():
@@ -253,7 +254,7 @@ def find(source: str, reading: Reading) -> Found:
         raise InputError(f"{path} is neither a file nor a folder; give {KINDS}")
     if path.suffix or len(path.parts) > 1:
         raise InputError(f"cannot read {path}: there is no such file or folder; give {KINDS}")
-    raise InputError(f"no data {source!r}: give {KINDS}, or one of: {', '.join(DATASETS)}")
+    raise InputError(f"no data {source!r}: give {KINDS}, or one of: {', '.join([*DATASETS, *PUBLISHED])}")
 
 
 def find_file(path: Path, reading: Reading) -> Found:

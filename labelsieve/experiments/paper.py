@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labelsieve.experiments.spec import Experiment
+from labelsieve.methods import options_of
 
 Published = tuple[float, float | None]  # error, its standard error where it is printed
 
@@ -151,8 +152,9 @@ SELFIE_ROUNDS = {
 
 
 def experiment(data: str, method: str, noise: str | None, rate: float, seed: int = 0, **more: Any) -> Experiment:
-    """One run of the paper's protocol; `more` are further options of the method."""
-    chosen = {**options(method, data), **more}
+    """One run of the paper's protocol; `more` are further options of the method. What is usual is left unsaid."""
+    usual = options_of(method)
+    chosen = {name: value for name, value in {**options(method, data), **more}.items() if usual.get(name) != value}
     return Experiment(
         data=data,
         method=method,

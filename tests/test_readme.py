@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from labelsieve.methods import METHODS, options_of, summary
-from labelsieve.report.comparison import comparison, markdown, paired_differences, shown
+from labelsieve.report.comparison import comparison, markdown, mean_and_error, paired_differences, shown
 from labelsieve.report.records import by_method, read_run
 
 ROOT = Path(__file__).parents[1]
@@ -59,15 +59,24 @@ def test_the_logs_figures_come_from_the_records():
 
 
 def test_the_speeds_come_from_the_records():
-    record = json.loads((ROOT / "benchmarks" / "results" / "h200-first.json").read_text())
+    record = json.loads((ROOT / "benchmarks" / "results" / "h200.json").read_text())
     seconds = {row["way"]: row["seconds"] for row in record["epochs"]}
     over = {step["classes"]: step for step in record["steps"] if step["method"] == "mentornet-prop"}
     assert f"takes {seconds['recorded, bf16']:.2f} s in bf16" in README
     assert f"against {seconds['plain loop, fp32']:.2f} s for a plain" in README
     assert f"adds {over[10]['over_default_us']:.0f} µs to a step of {over[10]['ms']:.1f} ms" in README
-    every = [read_rows(path) for path in sorted((ROOT / "results" / "cut").glob("cifar10-fused-pair*/record.jsonl"))]
-    middle = [row["seconds"] for rows in every for row in rows if row["event"] == "epoch" and 40 < row["epoch"] <= 80]
-    assert len(every) == 6 and f"take {sum(middle) / len(middle) / 6:.2f} s each" in README
+    assert f"take {seconds['6 side by side']:.2f} s each" in README
+
+
+def test_the_accuracy_on_cifar_comes_from_the_records():
+    runs = [read_run(path.parent) for path in (ROOT / "results" / "cifar10").glob("*/done")]
+    pair = by_method(run for run in runs if run.spec["noise"] == "pair" and run.spec["rate"] == 0.4)
+    best = {method: mean_and_error([run.end["best"] for run in pair[method]])[0] for method in pair}
+    assert len(pair["mentornet-prop"]) == len(pair["default"]) == 3
+    assert f"mentornet-prop reached {best['mentornet-prop']:.2f}% at best" in README
+    assert f"default {best['default']:.2f}% (18.4%)" in README
+    clean = [f"{100 * run.epochs[-1]['precision']:.1f}" for run in pair["mentornet-prop"]]
+    assert f"at the end: {', '.join(clean)}%" in LOG
 
 
 def test_the_figures_of_reading_come_from_the_records():
@@ -81,10 +90,6 @@ def test_the_figures_of_reading_come_from_the_records():
     for table in json.loads((ROOT / "benchmarks" / "results" / "tables.json").read_text()).values():
         if isinstance(table, dict):
             assert re.search(rf"{table['seconds']} s and\s+{table['peak_mb']} MB", log)
-
-
-def read_rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_the_tree_names_every_file_once():

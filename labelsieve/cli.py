@@ -81,6 +81,8 @@ def train(
     warmup: Whole = None,
     batch: Whole = None,
     lr: Number = None,
+    sampler: str = "permutation",
+    forward: str = "one",
     augment: str = "",
     normalise: str = "image",
     valid: float = 0.0,
@@ -127,6 +129,9 @@ def train(
         batch: Samples per step. Default: 128.
         lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
             data, or 0.1.
+        sampler: permutation: each sample once an epoch. independent: each batch drawn by itself.
+        forward: one: learn from the pass that decides. second: from another one over the kept samples alone, for
+            methods that only select.
         augment: Change the images at random while training, such as crop4,flip,cutout8; window224 cuts windows out of
             images that are scaled to 256.
         normalise: image: each image by itself, as the paper does. imagenet: by its colours, as pretrained weights want.
@@ -166,6 +171,8 @@ def train(
         warmup=warmup,
         batch=batch,
         lr=lr,
+        sampler=sampler,
+        forward=forward,
         augment=augment,
         normalise=normalise,
         valid=valid,

@@ -225,7 +225,7 @@ def test_recorded_steps_are_the_eager_steps():
             assert ((chosen > 0) == (chosen_again > 0)).double().mean() >= 0.999, (name, options)
 
 
-def train_one(seed, recorded=True, network=None, epochs=4, **more):
+def train_one(seed, recorded=True, network=None, epochs=4, forward="one", **more):
     """A bf16 training through fit; its rows without their times, and its weights."""
     data = samples(1000)
     method = make("mentornet-prop", Problem(10, 0.3, 2))
@@ -236,7 +236,8 @@ def train_one(seed, recorded=True, network=None, epochs=4, **more):
         networks.append(make_networks(make_one, 1, seed).cuda())
         return networks[-1]
 
-    training = Training(epochs=epochs, batch=96, lr=0.05, seed=seed, precision="bf16", recorded=recorded)
+    settings = {"precision": "bf16", "recorded": recorded, "forward": forward}
+    training = Training(epochs=epochs, batch=96, lr=0.05, seed=seed, **settings)
     result = fit(make_them, method, data, data, training=training, **more)
     rows = [{key: row[key] for key in row if key != "seconds"} for row in result.rows]
     return rows, [tensor.cpu() for tensor in networks[-1].state_dict().values()]
@@ -251,6 +252,13 @@ def test_runs_side_by_side_are_the_same_as_alone():
         assert rows == rows_again
         assert all(torch.equal(a, b) for a, b in zip(weights, weights_again, strict=True))
     assert alone[0][0] != alone[1][0]
+
+
+def test_a_second_pass_over_the_kept_samples_is_recorded():
+    rows, _ = train_one(0, forward="second")
+    assert rows[-1]["steps"] == "recorded" and rows[-1]["train_loss"] < rows[0]["train_loss"]
+    assert rows[:2] == train_one(0)[0][:2]  # in warm-up all are kept, and one pass will do
+    assert rows[-1]["train_loss"] != train_one(0)[0][-1]["train_loss"]
 
 
 class Talkative(torch.nn.Module):

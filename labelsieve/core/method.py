@@ -11,7 +11,7 @@ from labelsieve.core.losses import Loss
 from labelsieve.core.part import Part, Predict
 from labelsieve.core.regularizers import Regularizer
 from labelsieve.core.relabel import Relabel
-from labelsieve.core.weigh import Weigh
+from labelsieve.core.weigh import Select, Weigh
 
 
 class Decision(NamedTuple):
@@ -120,6 +120,15 @@ class Method(nn.Module):
         if self.relabel is not None:
             target, weight = self.relabel(probs, labels, index, weight)
         return Decision(target, weight)
+
+    def kept(self, count: int) -> int:
+        """How many of so many samples are learnt from in this epoch, where that is sure before they are seen."""
+        if not self.weigh and self.relabel is None and self.regularizer is None:
+            return count
+        selects = len(self.weigh) == 1 and isinstance(self.weigh[0], Select) and self.weigh[0].disagree_from is None
+        if self.networks > 1 or self.relabel is not None or self.regularizer is not None or not selects:
+            raise ValueError("a second pass over the kept samples is for methods of one network that only select")
+        return self.weigh[0].kept(count)  # type: ignore[operator, no-any-return]
 
     @torch.no_grad()
     def observe(self, step: Step, labels: Tensor, index: Tensor | None = None, happened: Tensor | None = None) -> None:

@@ -1,5 +1,6 @@
 """How much a sample counts."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from fractions import Fraction
@@ -98,9 +99,13 @@ class Select(Weigh):
         self.start_epoch(0)
 
     def start_epoch(self, epoch: int) -> None:
-        share = Fraction(1) if epoch < self.warmup else self.keep(epoch)
-        self.share.copy_(torch.tensor(share.as_integer_ratio()))
+        self.kept_share = Fraction(1) if epoch < self.warmup else self.keep(epoch)
+        self.share.copy_(torch.tensor(self.kept_share.as_integer_ratio()))
         self.agreed_too.fill_(self.disagree_from is None or epoch < self.disagree_from)
+
+    def kept(self, count: int) -> int:
+        """How many of so many candidates it keeps in this epoch."""
+        return max(1, math.ceil(self.kept_share * count))
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         scores = self.criterion(probs, labels)

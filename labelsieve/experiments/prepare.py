@@ -61,6 +61,8 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         train, valid = hold_out(train, experiment.valid, experiment.seed)
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
+    if experiment.forward == "second":
+        refuse_second_pass(method)
     window = window_of(experiment.augment)
     shape = (train.shape[0], window, window) if window else train.shape
     if experiment.augment and len(shape) == 1:
@@ -77,6 +79,14 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         model,
         shape,
     )
+
+
+def refuse_second_pass(method: Method) -> None:
+    """Say before training that a method cannot learn from a second pass."""
+    try:
+        method.kept(1)
+    except ValueError as error:
+        raise InputError(f"--forward second: {error}") from error
 
 
 def training_of(experiment: Experiment) -> Training:

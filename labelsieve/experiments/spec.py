@@ -13,6 +13,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fashion": {"model": "small", "epochs": 20, "lr": 0.02},
 }
 BESIDE_THE_POINT = ("cache", "workers")  # they change how fast, not what
+CHOICES = {
+    "normalise": ("image", "imagenet"),
+    "precision": ("fp32", "bf16"),
+    "sampler": ("permutation", "independent"),
+    "forward": ("one", "second"),
+}
 WARMUP_SHARE = {"fashion": 0.5}  # of the epochs; the paper's is 25 of 100
 
 
@@ -49,6 +55,8 @@ class Experiment:
     drops: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which the learning rate drops
     drop_factor: float = 0.2
     drop_last: bool = False  # leave out an incomplete last batch
+    sampler: str = "permutation"  # or independent: each batch is drawn by itself, as the paper's harness does
+    forward: str = "one"  # or second: learn from another pass over the kept samples alone, likewise
     augment: str = ""  # crop4,flip,cutout8; window224
     normalise: str = "image"  # each image by itself, or imagenet: by its colours
     valid: float = 0.0  # share of the training data held out, with its noise, to choose the epoch
@@ -76,10 +84,9 @@ class Experiment:
                 raise InputError(f"{name} must be in [0, 1), got {getattr(self, name):g}")
         if self.size is not None and self.size < 8:
             raise InputError(f"size must be at least 8 pixels, got {self.size}")
-        if self.normalise not in ("image", "imagenet"):
-            raise InputError(f"normalise must be image or imagenet, got {self.normalise!r}")
-        if self.precision not in ("fp32", "bf16"):
-            raise InputError(f"precision must be fp32 or bf16, got {self.precision!r}")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
         if self.precision == "bf16" and self.device == "cpu":
             raise InputError("bf16 needs a GPU: use --precision fp32 on a CPU")
 

@@ -34,14 +34,21 @@ class Learner:
     def step(self, inputs: Tensor, labels: Tensor, index: Tensor) -> Outcome:
         """Forward, decide, backward, update, remember."""
         before = [[flat.clone() for flat in buffers] for buffers in self.buffers]
-        with self.training.autocast(inputs.device):
-            logits = self.networks(inputs)
-        step = self.method.step(logits, labels, index)
-        self._loss(step, inputs, logits).backward()
+        if self.kept(len(labels)) < len(labels):
+            step = self._decided_before(inputs, labels, index, before)
+            step.loss.backward()
+        else:
+            logits = self._logits(inputs)
+            step = self.method.step(logits, labels, index)
+            self._loss(step, inputs, logits).backward()
         finite = step.losses.detach().isfinite() & self._finite_gradients()
         self._update(finite, step.decision.active, before)
         self.method.observe(step, labels, index, finite)
         return Outcome(step, finite)
+
+    def kept(self, count: int) -> int:
+        """Of so many samples, how many go through the pass that is learnt from."""
+        return self.method.kept(count) if self.training.forward == "second" else count
 
     def set_lr(self, lr: float) -> None:
         for optimizer in self.optimizers:
@@ -54,6 +61,25 @@ class Learner:
     def forget_gradients(self) -> None:
         for optimizer in (*self.optimizers, *([self.own_optimizer] if self.own_optimizer else [])):
             optimizer.zero_grad(set_to_none=True)
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        with self.training.autocast(inputs.device):
+            logits: Tensor = self.networks(inputs)
+        return logits
+
+    def _decided_before(self, inputs: Tensor, labels: Tensor, index: Tensor, before: list[list[Tensor]]) -> Step:
+        """Decide on one pass, whose batch-norm statistics do not count, and learn from a second over what is kept."""
+        with torch.no_grad():
+            probs = self._logits(inputs).float().softmax(-1)
+            decision = self.method.decide(probs, labels, index)
+            for buffers, saved in zip(self.buffers, before, strict=True):
+                for now, then in zip(buffers, saved, strict=True):
+                    now.copy_(then)
+        chosen = decision.weight[0].argsort(descending=True, stable=True)[: self.kept(len(labels))]
+        logits = self._logits(inputs[chosen]).float()
+        target, weight = decision.target[:, chosen], decision.weight[:, chosen]
+        losses = self.method.loss(logits, target, weight, labels[chosen], index[chosen])
+        return Step(losses.sum(), losses, probs, decision)
 
     def _loss(self, step: Step, inputs: Tensor, logits: Tensor) -> Tensor:
         if self.method.regularizer is None:

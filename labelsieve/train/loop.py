@@ -203,11 +203,14 @@ class _Run:
         return self.training.lr_at(epoch) * self.method.lr_scale(epoch)
 
     def _order(self, epoch: int) -> Tensor:
-        """Each sample once, in an order of (seed, round, epoch) alone.
+        """Each sample once, in an order of (seed, round, epoch) alone, or batches that are drawn one by one.
 
         Batch-norm cannot take a last batch of one sample, and some methods no incomplete one.
         """
-        order = torch.randperm(len(self.train), generator=generator(self.training.seed, "batches", self.round, epoch))
+        random = generator(self.training.seed, "batches", self.round, epoch)
+        if self.training.sampler == "independent":
+            return independent_batches(len(self.train), self.training.batch, random).to(self.train.labels.device)
+        order = torch.randperm(len(self.train), generator=random)
         left_over = len(order) % self.training.batch
         unwanted = self.method.drop_last or self.training.drop_last
         useless = unwanted or (left_over == 1 and has_batch_norm(self.networks))
@@ -267,6 +270,17 @@ class _Run:
             for place, optimizer in enumerate(self.learner.optimizers)
             for number, parameter in enumerate(optimizer.param_groups[0]["params"])
         }
+
+
+def independent_batches(samples: int, batch: int, random: torch.Generator) -> Tensor:
+    """As many full batches as an epoch has, each drawn by itself, no sample twice in one batch."""
+    count, size = -(-samples // batch), min(batch, samples)
+    if size * size > samples:  # too many drawings would be thrown away
+        return torch.cat([torch.randperm(samples, generator=random)[:size] for _ in range(count)])
+    batches = torch.randint(samples, (count, size), generator=random)
+    while (again := (batches.sort().values.diff() == 0).any(1)).any():
+        batches[again] = torch.randint(samples, (int(again.sum()), size), generator=random)
+    return batches.flatten()
 
 
 def snapshot(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

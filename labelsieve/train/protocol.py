@@ -53,6 +53,8 @@ class Training:
     drops: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which the learning rate drops
     drop_factor: float = 0.2
     drop_last: bool = False  # leave out an incomplete last batch
+    sampler: str = "permutation"  # each sample once an epoch, or independent: each batch drawn by itself
+    forward: str = "one"  # learn from the pass that decides, or second: from another one, over the kept samples alone
     augment: str = ""  # crop4,flip,cutout8
     seed: int = 0
     precision: str = "fp32"  # or bf16, by autocast

@@ -28,7 +28,7 @@ class Steps:
         self.augment = augment
         device = data.labels.device
         self.meters = Meters(learner.method.networks, data.num_classes, device)
-        self.order = torch.empty(len(data), dtype=torch.int64, device=device)
+        self.order = torch.empty(len(data) + learner.training.batch, dtype=torch.int64, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
 
     def epoch(self, order: Tensor, size: int) -> Iterator[Callable[[], None]]:
@@ -37,7 +37,8 @@ class Steps:
         self.position.zero_()
         self.meters.reset()
         for count in self.data.staged(order, size):
-            yield partial(self.recorder.run, ("step", count), partial(self.step, count))
+            kept = self.learner.kept(count)  # another number is another shape
+            yield partial(self.recorder.run, ("step", count, kept), partial(self.step, count))
 
     def step(self, count: int) -> None:
         """Learn from the next `count` samples."""

@@ -3,6 +3,7 @@
 import copy
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from labelsieve.models.networks import make_networks
 from labelsieve.randomness import derive, generator
 from labelsieve.train import Checkpoints, Record, Training, fit
 from labelsieve.train.learner import Learner
+from labelsieve.train.loop import independent_batches
 from tests.conftest import blobs
 
 TRAINING = Training(epochs=6, batch=32, lr=0.05, seed=3)
@@ -338,3 +340,52 @@ def test_every_sample_is_used_once_but_for_a_last_batch_of_one(count):
         seen.clear()
         fit(networks(), method(), data, training=Training(epochs=1, batch=32, lr=0.01), watcher=Spy())
         assert len(seen) == count // 32
+
+
+@pytest.mark.parametrize(("samples", "batch"), [(50_000, 128), (203, 32), (20, 32), (7, 7), (1, 4)])
+def test_independent_batches_hold_no_sample_twice(samples, batch):
+    size = min(batch, samples)
+    order = independent_batches(samples, batch, generator(0, "batches"))
+    batches = order.view(-1, size)
+    assert len(batches) == -(-samples // batch) and order.min() >= 0 and order.max() < samples
+    assert all(len(set(one.tolist())) == size for one in batches)
+    if samples > 1000:
+        assert abs(len(order.unique()) / samples - 0.632) < 0.01  # 1 - 1/e are seen at all
+
+
+def test_independent_batches_train_and_are_drawn_anew(noisy_blobs):
+    training = replace(TRAINING, sampler="independent")
+    rows = fit(networks(), method(), noisy_blobs, training=training).rows
+    assert trajectory(rows) == trajectory(fit(networks(), method(), noisy_blobs, training=training).rows)
+    assert trajectory(rows) != trajectory(fit(networks(), method(), noisy_blobs, training=TRAINING).rows)
+
+
+def test_a_second_pass_learns_from_the_kept_samples_alone(noisy_blobs):
+    """Against a loop by hand: decide on one pass, forget its batch-norm statistics, learn from another."""
+    nets, bare = make_networks(densenet, 1, 0), make_networks(densenet, 1, 0)[0]
+    for module in (*nets.modules(), *bare.modules()):
+        if hasattr(module, "rate"):
+            module.rate = 0.0
+    meth = make("mentornet", Problem(4, 0.3, 0))
+    meth.start_epoch(0)
+    learner = Learner(nets.train(), meth, replace(TRAINING, forward="second"))
+    optimizer = torch.optim.SGD(bare.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    for start in (0, 32, 64):
+        index = torch.arange(start, start + 32)
+        x, y = noisy_blobs.inputs(index), noisy_blobs.labels[index]
+        outcome = learner.step(x, y, index)
+        with torch.no_grad():
+            confidence = copy.deepcopy(bare).train()(x).softmax(-1)[torch.arange(32), y]
+        kept = confidence.argsort(descending=True)[:23].sort().values  # ceil(0.7 * 32)
+        assert outcome.step.decision.weight[0].nonzero().flatten().tolist() == kept.tolist()
+        F.cross_entropy(bare.train()(x[kept]), y[kept]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, value in bare.state_dict().items():
+        torch.testing.assert_close(nets[0].state_dict()[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["co-teaching", "selfie", "vat", "active-bias"])
+def test_a_second_pass_is_refused_where_the_kept_are_not_known_before(name):
+    with pytest.raises(ValueError, match="methods of one network that only select"):
+        method(name).kept(32)

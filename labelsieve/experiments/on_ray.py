@@ -24,6 +24,11 @@ POLL = 0.3  # seconds between two looks at the tasks and the signals
 RETRIES = 3  # of a run whose worker died; each begins anew, somewhere
 GRACE = 5.0  # seconds that cancelled runs have to tidy up
 NOT_SENT = ("lock", "done")  # these are made where the run's folder is
+QUIET = {  # read by Ray when it is imported
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # pages about each worker that dies
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a warning about machines without a GPU
+}
 
 Files = dict[str, bytes]
 
@@ -45,7 +50,7 @@ def on_ray(
     needs = {experiment: resources(experiment, at_once) for experiment in experiments}
     folder = dict(zip(experiments, folders, strict=True))
     with cluster(address) as ray, StopFlag() as stop:
-        machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
+        machines = machines_of(ray)
         say(spoken(machines))
         failed = {e: reason for e in experiments if (reason := too_large(needs[e], machines)) is not None}
         task = ray.remote(max_retries=RETRIES)(run_apart)
@@ -58,6 +63,8 @@ def on_ray(
                     experiment = tasks.pop(ready)
                     if (reason := brought_home(ray, ready, experiment, folder[experiment])) is not None:
                         failed[experiment] = reason
+                if machines != (machines := machines_of(ray)):
+                    say(spoken(machines))
                 report()
         finally:
             cancel(ray, list(tasks))
@@ -84,6 +91,11 @@ def too_large(needs: dict[str, float], machines: Sequence[dict[str, float]]) -> 
     if any(machine.get("CPU", 0) >= cpus and machine.get("GPU", 0) >= gpus for machine in machines):
         return None
     return f"no machine of the cluster has {cpus:g} CPUs{' and a GPU' if gpus else ''} for it"
+
+
+def machines_of(ray: Any) -> list[dict[str, float]]:
+    """What each machine of the cluster offers now."""
+    return [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
 
 
 def spoken(machines: Sequence[dict[str, float]]) -> str:
@@ -156,8 +168,8 @@ def cancel(ray: Any, tasks: list[Any]) -> None:
 @contextmanager
 def cluster(address: str | None) -> Iterator[Any]:
     """Ray, connected and quiet; left as it was found."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     import ray
 
     if ray.is_initialized():

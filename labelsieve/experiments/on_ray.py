@@ -49,7 +49,7 @@ def on_ray(
         return {}
     needs = {experiment: resources(experiment, at_once) for experiment in experiments}
     folder = dict(zip(experiments, folders, strict=True))
-    with cluster(address) as ray, StopFlag() as stop:
+    with cluster(address) as ray, StopFlag() as stop, installed_there():
         machines = machines_of(ray)
         say(spoken(machines))
         failed = {e: reason for e in experiments if (reason := too_large(needs[e], machines)) is not None}
@@ -179,11 +179,22 @@ def cluster(address: str | None) -> Iterator[Any]:
         try:
             ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(f"cannot reach Ray at {address or 'this machine'}: {first_line(error)}") from error
+            raise InputError(f"cannot reach Ray: {first_line(error)}; docs/sweeps.md has what it needs") from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def installed_there() -> Iterator[None]:
+    """Ray's errors about workers without labelsieve have many forms, and one meaning."""
+    try:
+        yield
+    except Exception as error:
+        if "No module named 'labelsieve'" not in str(error):
+            raise
+        raise InputError("the cluster's machines have no labelsieve; install it on all of them") from error
 
 
 @contextmanager

@@ -115,7 +115,9 @@ def test_workers_and_machines_that_die_change_nothing(data, cluster, place, tmp_
     failed = sweep([*good, bad, missing, wide], root, lambda *now: counts.append(now), say=said.append, on=cluster)
     killer.join()
     assert len(killed) == 3 and capfd.readouterr() == ("", "")
-    assert said == ["on Ray: 2 CPUs and 0 GPUs, machines: 3", "on Ray: 1 CPUs and 0 GPUs, machines: 2"]
+    before, *after = said
+    assert before == "on Ray: 2 CPUs and 0 GPUs, machines: 3"
+    assert after in ([], ["on Ray: 1 CPUs and 0 GPUs, machines: 2"])  # Ray may see it after the last run has ended
     assert counts[-1] == (6, 9) and counts == sorted(counts)
     assert signal.getsignal(signal.SIGTERM) is handler
 

@@ -51,7 +51,7 @@ def on_ray(
     folder = dict(zip(experiments, folders, strict=True))
     with cluster(address) as ray, StopFlag() as stop, installed_there():
         machines = machines_of(ray)
-        say(spoken(machines))
+        say(told := spoken(machines))
         failed = {e: reason for e in experiments if (reason := too_large(needs[e], machines)) is not None}
         task = ray.remote(max_retries=RETRIES)(run_apart)
         asked = (str(Path.cwd()), versions())
@@ -63,8 +63,8 @@ def on_ray(
                     experiment = tasks.pop(ready)
                     if (reason := brought_home(ray, ready, experiment, folder[experiment])) is not None:
                         failed[experiment] = reason
-                if machines != (machines := machines_of(ray)):
-                    say(spoken(machines))
+                if (now := spoken(machines_of(ray))) != told:
+                    say(told := now)
                 report()
         finally:
             cancel(ray, list(tasks))

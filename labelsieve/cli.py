@@ -212,6 +212,7 @@ def compare(
     device: str = "auto",
     precision: Text = None,
     at_once: Whole = None,
+    on: str = "here",
     out: Path = Path("runs/compare"),
 ) -> None:
     """Train several methods over several seeds, side by side on a GPU, and compare their errors on the test set.
@@ -239,6 +240,7 @@ def compare(
         device: auto, cpu or cuda.
         precision: bf16 or fp32. Default: bf16 on a GPU.
         at_once: How many runs share a GPU. Default: as many as pay and fit.
+        on: here, or over machines with Ray: ray, ray:ADDRESS or ray://HOST:PORT; docs/sweeps.md says more.
         out: Folder for the runs, the table and the picture. Runs that are there already are not run again.
     """
     from labelsieve.experiments.compare import expanded
@@ -253,6 +255,7 @@ def compare(
         seeds=range(first_seed, first_seed + seeds),
         out=out,
         at_once=at_once,
+        on=on,
         labels=labels,
         size=size,
         label_column=label_column,

@@ -36,7 +36,7 @@ MAY_USE = {
     "predict": {"torch", "numpy", "safetensors"},
     "report": {"numpy", "safetensors", "matplotlib"},
     "progress": {"rich"},
-    "experiments": {"torch", "numpy", "rich"},
+    "experiments": {"torch", "numpy", "rich", "ray"},
     "cli": {"tyro"},
     "devices": {"torch"},
     "randomness": {"torch"},

@@ -34,6 +34,7 @@ def compare(
     seeds: range,
     out: Path,
     at_once: int | None = None,
+    on: str = "here",
     **settings: Any,
 ) -> None:
     """Train every method on every seed's noise, then show what came of it. `settings` as of an Experiment."""
@@ -63,7 +64,7 @@ def compare(
     ]
     about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
     print(f"{len(experiments)} runs: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
-    run_all(experiments, out, at_once)
+    run_all(experiments, out, at_once, on)
     groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments)
     table = comparison(groups)
     show(table)
@@ -94,7 +95,7 @@ def named(method: str) -> tuple[str, str | None]:
     return name, criterion or None
 
 
-def run_all(experiments: list[Experiment], out: Path, at_once: int | None) -> None:
+def run_all(experiments: list[Experiment], out: Path, at_once: int | None, on: str) -> None:
     """The sweep, with a bar for people."""
     bar = live_bar()
     bar.disable = not sys.stdout.isatty()
@@ -106,6 +107,7 @@ def run_all(experiments: list[Experiment], out: Path, at_once: int | None) -> No
             lambda done, total: bar.update(task, completed=done, total=total),
             at_once,
             bar.console.print,
+            on,
         )
     for experiment, reason in failed.items():
         print(f"failed: {experiment.method}, seed {experiment.seed}: {reason}", file=sys.stderr)

@@ -24,10 +24,12 @@ def sweep(
     report: Report = lambda done, total: None,
     at_once: int | None = None,
     say: Callable[[str], None] = lambda line: None,
+    on: str = "here",
 ) -> dict[Experiment, str]:
     """Run all that are not done; returns why those failed that did.
 
     `report` is told now and then how many runs of how many are done, `say` how many run at a time.
+    `on`: here, ray, ray:ADDRESS or ray://HOST:PORT; docs/sweeps.md says what each means.
     """
     left = [
         experiment for experiment in dict.fromkeys(experiments) if not (folder_of(experiment, root) / "done").exists()
@@ -37,6 +39,11 @@ def sweep(
     def tell() -> None:
         report(runs_done(experiments, root), len(experiments))
 
+    if on != "here":
+        from labelsieve.experiments.on_ray import on_ray
+
+        failed |= on_ray(left, [folder_of(e, root) for e in left], tell, at_once, say, on)
+        left = []
     on_gpu = [experiment for experiment in left if experiment.device.startswith("cuda")]
     on_cpu = [experiment for experiment in left if experiment not in on_gpu]
     if on_gpu:

@@ -1,0 +1,218 @@
+"""Sweeps on Ray: a real cluster of two workers here; what dies is run again, and the table is that of a serial one."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelsieve.errors import InputError, Stopped
+from labelsieve.experiments.folder import RunFolder
+from labelsieve.experiments.on_ray import QUIET, address_of, check_versions, keep, resources, run_apart, too_large
+from labelsieve.experiments.run import run, versions
+from labelsieve.experiments.spec import Experiment
+from labelsieve.experiments.sweep import folder_of, sweep
+from tests.conftest import blobs
+
+PATIENCE = 120  # seconds that a wait may take before the test fails
+
+
+@pytest.fixture
+def data(tmp_path):
+    train, test = blobs(203, 0), blobs(60, 1)
+    path = tmp_path / "data.npz"
+    np.savez(
+        path,
+        images=train.images.permute(0, 2, 3, 1).numpy(),
+        labels=train.labels.numpy(),
+        test_images=test.images.permute(0, 2, 3, 1).numpy(),
+        test_labels=test.labels.numpy(),
+    )
+    return str(path)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where runs live on the workers meanwhile; Ray is alone with itself, and leaves nothing in the home folder."""
+    place, own = tmp_path / "workers", tempfile.mkdtemp(dir="/tmp")  # sockets need a short name
+    place.mkdir()
+    ours = {"TMPDIR": str(place), "RAY_TMPDIR": own, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    for name, value in {**ours, **QUIET}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    pytest.importorskip("ray")
+    yield place
+    shutil.rmtree(own, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(place):
+    """A head that runs nothing, and two nodes of one CPU each."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1)
+        yield f"ray:{cluster.address}"
+    finally:
+        cluster.shutdown()
+
+
+def experiment(data, seed, method="mentornet-prop", **more):
+    settings = {"noise": "pair", "rate": 0.3, "noise_rate": 0.3, "model": "small", "epochs": 40, "warmup": 1}
+    return Experiment(data=data, method=method, seed=seed, **{"batch": 32, **settings, **more})
+
+
+def rows(folder):
+    lines = (folder / "record.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def a_running_process(place, besides=()):
+    """The process of a run that has trained for some epochs and has some left."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        for record in place.glob("labelsieve-*/*/record.jsonl"):
+            if 3 < record.read_bytes().count(b'"epoch"') < 30 and record.with_name("lock").exists():
+                process = int(record.with_name("lock").read_text())
+                if process not in besides:
+                    return process
+        time.sleep(0.01)
+    raise AssertionError("no run was seen at work")
+
+
+def parent(process):
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds a worker's node in /proc")
+def test_workers_and_machines_that_die_change_nothing(data, cluster, place, tmp_path, capfd):
+    good = [experiment(data, seed, method) for seed in range(3) for method in ("default", "co-teaching")]
+    bad, missing, wide = experiment(data, 0, lr=1e30), experiment("missing.npz", 0), experiment(data, 0, threads=64)
+    handler, killed = signal.getsignal(signal.SIGTERM), []
+
+    def kill():
+        worker = a_running_process(place)
+        os.kill(worker, signal.SIGKILL)
+        other = a_running_process(place, besides=[worker])
+        node = parent(other)
+        for process in (node, other):
+            os.kill(process, signal.SIGKILL)
+        killed.extend([worker, other, node])
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    root, said, counts = tmp_path / "ray", [], []
+    failed = sweep([*good, bad, missing, wide], root, lambda *now: counts.append(now), say=said.append, on=cluster)
+    killer.join()
+    assert len(killed) == 3 and capfd.readouterr() == ("", "")
+    before, *after = said
+    assert before == "on Ray: 2 CPUs and 0 GPUs, machines: 3"
+    assert after in ([], ["on Ray: 1 CPUs and 0 GPUs, machines: 2"])  # Ray may see it after the last run has ended
+    assert counts[-1] == (6, 9) and counts == sorted(counts)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+    assert set(failed) == {bad, missing, wide}
+    assert "diverged" in failed[bad] and "missing.npz" in failed[missing]
+    assert failed[wide] == "no machine of the cluster has 64 CPUs for it"
+    assert {path.name for path in root.iterdir()} == {e.name() for e in good}
+    for e in good:
+        here, there = folder_of(e, tmp_path / "here"), folder_of(e, root)
+        run(e, here)
+        assert rows(here) == rows(there)
+        for name in ("model.safetensors", "tables.safetensors", "spec.json"):
+            assert (here / name).read_bytes() == (there / name).read_bytes()
+        assert {f.name for f in here.iterdir()} == {f.name for f in there.iterdir()}
+
+
+def test_a_signal_ends_the_sweep_and_keeps_what_is_finished(data, place, tmp_path):
+    short, long = experiment(data, 0, epochs=2), experiment(data, 1, epochs=4000)
+    root = tmp_path / "runs"
+
+    def report(done, total):
+        if done == 1 and list(place.glob(f"labelsieve-*/{long.name()}/record.jsonl")):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Stopped, match="SIGINT with all finished runs here"):
+        sweep([short, long], root, report, on="ray")
+    assert [path.name for path in root.iterdir()] == [short.name()]
+    assert (folder_of(short, root) / "done").exists()
+    assert not list(place.glob("labelsieve-*"))  # the worker of the other tidied up
+
+
+def test_a_run_that_was_cut_here_is_replaced_whole(data, tmp_path):
+    e = experiment(data, 0, epochs=3)
+    files = run_apart(e, str(Path.cwd()), versions())
+    run(e, tmp_path / "alone")
+    with RunFolder(tmp_path / "cut") as folder:
+        folder.claim(e, json.loads(files["spec.json"])["data"], versions())
+        folder.record.append({"event": "start"})
+        folder.checkpoints.save(1, {}, {})
+    keep(files, e, tmp_path / "cut")
+    assert rows(tmp_path / "cut") == rows(tmp_path / "alone")
+    assert {f.name for f in (tmp_path / "cut").iterdir()} == {f.name for f in (tmp_path / "alone").iterdir()}
+    with pytest.raises(InputError, match="is another run: its seed is 0, not 1"):
+        keep(files, experiment(data, 1, epochs=3), tmp_path / "cut")
+
+
+def test_a_folder_that_was_cut_while_it_was_written_is_begun_anew(data, tmp_path, monkeypatch):
+    e = experiment(data, 0, epochs=3)
+    files = run_apart(e, str(Path.cwd()), versions())
+    monkeypatch.setattr(RunFolder, "finish", lambda folder: None)
+    keep(files, e, tmp_path / "cut")
+    monkeypatch.undo()
+    assert run(e, tmp_path / "cut")
+    run(e, tmp_path / "alone")
+    assert rows(tmp_path / "cut") == rows(tmp_path / "alone")
+
+
+def test_without_ray_one_line_says_what_to_install(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"^sweeps over machines need Ray: pip install 'labelsieve\[ray\]'$"):
+        sweep([experiment(data, 0)], tmp_path, on="ray")
+
+
+def test_ray_is_not_imported_unless_it_is_asked_for():
+    code = "import sys, labelsieve.cli, labelsieve.experiments.on_ray as it; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("on", "address"),
+    [("ray", None), ("ray:auto", "auto"), ("ray:10.0.0.1:6379", "10.0.0.1:6379"), ("ray://a:10001", "ray://a:10001")],
+)
+def test_addresses(on, address):
+    assert address_of(on) == address
+
+
+@pytest.mark.parametrize("on", ["", "there", "rays", "ray:", "ray://", "slurm:x"])
+def test_other_places_are_refused(on, tmp_path):
+    with pytest.raises(InputError, match="say here, ray, ray:ADDRESS or ray://HOST:PORT"):
+        sweep([], tmp_path, on=on)
+
+
+def test_what_a_run_takes_and_where_it_fits():
+    cpu, gpu = Experiment(threads=4), Experiment(device="cuda")
+    assert resources(cpu, 3) == {"num_cpus": 4, "num_gpus": 0}
+    assert resources(gpu, None) == {"num_cpus": 1, "num_gpus": 1}
+    assert resources(gpu, 4) == {"num_cpus": 1, "num_gpus": 0.25}
+    machines = [{"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}]
+    assert too_large(resources(cpu, None), machines) is None and too_large(resources(gpu, None), machines) is None
+    both = resources(Experiment(device="cuda", threads=4), None)
+    assert too_large(both, machines) == "no machine of the cluster has 4 CPUs and a GPU for it"
+
+
+def test_workers_with_other_versions_are_refused():
+    here = {"labelsieve": "1.0", "torch": "2.13.0+cpu", "python": "3.11.7"}
+    check_versions(here, {**here, "torch": "2.13.0+cu130", "python": "3.12.1"})
+    with pytest.raises(InputError, match=r"a worker has torch 2\.12\.0, and 2\.13\.0 is here"):
+        check_versions(here, {**here, "torch": "2.12.0"})

@@ -64,7 +64,7 @@ class Desk:
         """Write reviewed.csv beside the decisions."""
         with self._exporting:
             if not state(self.log.decisions()):
-                raise Refused(409, "There are no decisions yet, so nothing was written.")
+                raise Refused(409, "there are no decisions yet, so nothing was written")
             return {"message": export(self.run, self.log.path.with_name("reviewed.csv"))}
 
     def tally(self) -> tuple[int, int]:

@@ -33,7 +33,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 LONGEST_BODY = 64 * 1024  # bytes
-LONGEST_REFUSED = 2**20  # bytes of a refused body that are read, so that its sender hears why
+LONGEST_REFUSED = 2**20  # bytes of a refused body that are still read
 
 
 class Reply(NamedTuple):
@@ -91,14 +91,16 @@ class Handler(BaseHTTPRequestHandler):
             reply = as_json({"error": str(error)}, 507 if isinstance(error, ResourceError) else 500)
         except ValueError:
             reply = as_json({"error": "this address cannot be read"}, 400)
-        if reply.status >= 400:
-            self._hang_up()
+        self.close_connection = self.close_connection or reply.status >= 400
         self._send(reply)
+        if reply.status >= 400:
+            self._drain()
 
     def _got(self, path: str, query: dict[str, list[str]]) -> Reply:
         if path in FILES:
             name, kind = FILES[path]
-            return Reply((PAGE / name).read_bytes().replace(b"{token}", self.server.token.encode()), kind)
+            content = (PAGE / name).read_bytes()
+            return Reply(content.replace(b"{{token}}", self.server.token.encode()), kind)
         if path == "/suspects":
             return as_json(self.server.desk.opening())
         if path == "/changes":
@@ -137,9 +139,9 @@ class Handler(BaseHTTPRequestHandler):
         told = self.headers.get_all("Content-Length") or []
         return int(told[0]) if len(told) == 1 and re.fullmatch("[0-9]{1,15}", told[0]) else None
 
-    def _hang_up(self) -> None:
-        """After a refusal nothing more is read from this connection."""
-        self.close_connection = True
+    def _drain(self) -> None:
+        """Read what was refused and throw it away, so that its sender gets to the answer."""
+        self.connection.settimeout(1)
         self.rfile.read(min(self._length() or 0, LONGEST_REFUSED))
 
     def _send(self, reply: Reply) -> None:

@@ -17,6 +17,7 @@ let version = 0; // lines of the log that this page knows
 let now = 0; // which of the suspects is shown; -1 if none
 let saving = false;
 let since = 0; // when it appeared
+let polling = 0;
 
 const count = (number) => number.toLocaleString("en");
 const isOpen = (suspect) => !decided.has(suspect.index);
@@ -43,6 +44,10 @@ function nextOpen(from) {
 
 function announce(text) {
   at("live").textContent = text;
+}
+
+function sentence(words) {
+  return `${words[0].toUpperCase()}${words.slice(1)}${words.endsWith(".") ? "" : "."}`;
 }
 
 function complain(text) {
@@ -106,7 +111,7 @@ function drawSample() {
   }
   at("view").className = suspect.image ? "picture" : suspect.row ? "row" : "text";
   at("view").replaceChildren(content(suspect));
-  at("place").textContent = `${count(now + 1)} of ${count(suspects.length)}${suspect.is_issue ? "" : " · probably right"}`;
+  at("place").firstElementChild.textContent = `${count(now + 1)} of ${count(suspects.length)}${suspect.is_issue ? "" : " · probably right"}`;
   at("given").textContent = suspect.given;
   at("suggested").textContent = suspect.suggested;
   at("quality").hidden = suspect.quality === null;
@@ -122,9 +127,8 @@ function drawSample() {
 
 function drawDecision(suspect) {
   const decision = decided.get(suspect.index);
-  at("decided").hidden = !decision;
   at("decided").textContent = decision
-    ? `Decided: ${said(decision, suspect)}${decision.tab === tab ? "" : ", earlier or in another tab"}.`
+    ? ` · ${said(decision, suspect)}${decision.tab === tab ? "" : ", earlier or in another tab"}`
     : "";
   for (const kind of ["keep", "accept", "other", "unsure"]) {
     at(kind).setAttribute("aria-pressed", decision?.decision === kind);
@@ -205,7 +209,7 @@ async function send(suspect, decision, label) {
     tell("");
     return true;
   }
-  complain(`Not saved. ${answer.error}${/[.!]$/.test(answer.error) ? "" : "."}`);
+  complain(`Not saved. ${sentence(answer.error)}`);
   drawSample();
   drawStrip();
   drawProgress();
@@ -285,14 +289,15 @@ at("export").onclick = async () => {
   if (answer.status === 200) {
     complain("");
     tell(`Written: ${answer.message}.`);
-  } else if (answer.status === 409) tell(answer.error);
-  else complain(answer.error);
+  } else if (answer.status === 409) tell(sentence(answer.error));
+  else complain(sentence(answer.error));
 };
 
 async function poll() {
   if (document.visibilityState === "visible" && !saving) {
-    const answer = await ask(`changes?since=${version}`);
-    if (answer.status === 200 && answer.version !== version && !saving) {
+    const known = version;
+    const answer = await ask(`changes?since=${known}`);
+    if (answer.status === 200 && answer.version !== known && known === version && !saving) {
       learn(answer);
       if (now >= 0) drawDecision(suspects[now]);
       drawStrip();
@@ -301,7 +306,7 @@ async function poll() {
     if (answer.status !== 200) complain(answer.error);
     else if ([lost(0), lost(403)].includes(at("problem").textContent)) complain("");
   }
-  setTimeout(poll, POLL);
+  polling = setTimeout(poll, POLL);
 }
 
 function fillFilter() {
@@ -322,7 +327,7 @@ async function open() {
   fillFilter();
   show(nextOpen(0));
   at("main").focus();
-  setTimeout(poll, POLL);
+  polling = setTimeout(poll, POLL);
 }
 
 open();

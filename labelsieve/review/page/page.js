@@ -148,12 +148,20 @@ function drawStrip() {
   for (const index of images.keys()) if (!near.has(index)) images.delete(index);
 }
 
+function words(text) {
+  const first = document.createElement("span");
+  first.className = "words";
+  first.textContent = text.slice(0, 80);
+  return first;
+}
+
 function stripButton(where) {
   const suspect = suspects[where];
   const button = document.createElement("button");
   button.type = "button";
   button.setAttribute("aria-label", `sample ${where + 1}: labelled ${suspect.given}`);
   if (suspect.image) button.append(image(suspect).cloneNode());
+  else if (suspect.text !== null) button.append(words(suspect.text));
   const label = document.createElement("bdi");
   label.textContent = suspect.given;
   button.append(label);
@@ -313,7 +321,7 @@ function fillFilter() {
   const counts = new Map();
   for (const { given } of suspects) counts.set(given, (counts.get(given) ?? 0) + 1);
   const options = classes.map((name, number) => [name, number]).filter(([name]) => counts.has(name));
-  at("filter").replaceChildren(new Option("anything", ""), ...options.map(([name, k]) => new Option(`${name} (${counts.get(name)})`, k)));
+  at("filter").replaceChildren(new Option("all labels", ""), ...options.map(([name, k]) => new Option(`${name} (${counts.get(name)})`, k)));
 }
 
 async function open() {

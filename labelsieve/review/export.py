@@ -29,7 +29,7 @@ def export(run: Path, out: Path) -> str:
     refuse_other_data(decided, {index: name for index, (name, _) in given.items()}, log.path)
     changed = changed_labels(decided, {index: label for index, (_, label) in given.items()})
     write_atomically(out, label_file({i: (name, changed.get(i, label)) for i, (name, label) in given.items()}))
-    return f"{out}: {len(given):,} labels, {len(changed):,} of them changed by {len(decided):,} decisions"
+    return f"{out}: {len(given):,} labels, {len(changed):,} of them changed; {len(decided):,} samples are decided"
 
 
 def label_file(labels: Mapping[int, tuple[str, str]]) -> bytes:

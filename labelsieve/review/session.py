@@ -36,7 +36,7 @@ def farewell(desk: Desk) -> list[str]:
         return ["no decisions were made", f"begin again: labelsieve review {run}"]
     reviewed = shlex.quote(str(desk.log.path.with_name("reviewed.csv")))
     return [
-        f"{decided:,} decisions ({changed:,} new labels) are saved in {desk.log.path}",
+        f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed",
         f"go on:    labelsieve review {run}",
         f"use them: labelsieve review {run} --export {reviewed}",
         f"          labelsieve train {data_of(desk.run)} --labels {reviewed} --noise-rate RATE",

@@ -606,6 +606,9 @@ def test_a_held_or_doubled_key_decides_one_sample(run, serve, page_of):
     page.keyboard.press("a")
     until(page, "settled()")
     assert [line["index"] for line in lines_of(run)] == [39, 38] and shown(page) == 37
+    page.evaluate("show(now); document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'a', bubbles: true}))")
+    until(page, "settled()")  # the sample had only just appeared
+    assert len(lines_of(run)) == 2 and shown(page) == 37
     page.focus("#keep")
     for _ in range(20):
         page.keyboard.down("Enter")

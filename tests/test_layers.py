@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "labelsieve"
-LEAVES = {"errors", "files", "randomness", "devices"}
+LEAVES = {"errors", "cells", "files", "randomness", "devices"}
 MAY_IMPORT = {
     "__init__": {"core", "methods", "predict"},
     "__main__": {"cli"},
     "errors": set(),
+    "cells": set(),
     "files": {"errors"},
     "devices": {"errors"},
     "randomness": set(),
@@ -23,7 +24,7 @@ MAY_IMPORT = {
     "predict": {"data", "models"} | LEAVES,
     "progress": set(),
     "report": {"errors"},
-    "review": {"errors", "files"},
+    "review": {"errors", "cells", "files"},
     "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", ""}
     | LEAVES,
     "cli": {"experiments", "review", "errors", ""},

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from labelsieve.cells import guarded
 from labelsieve.cli import execute
 from labelsieve.errors import InputError, ResourceError
 from labelsieve.review import log as log_module
@@ -45,7 +46,8 @@ def audited(run: Path, count=40, shown=35, classes=CLASSES, names=None, **conten
     with (run / "audit" / "labels.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, HEADER)
         writer.writeheader()
-        writer.writerows(rows)
+        texts = ("id", "given_label", "suggested_label")
+        writer.writerows({**row, **{name: guarded(row[name]) for name in texts}} for row in rows)
     (run / "audit" / "summary.json").write_text(json.dumps({"samples": count, "classes": classes}))
     for row in rows[:shown]:
         row.update(content or {"image": f"thumbs/{row['index']}.webp"})
@@ -235,14 +237,17 @@ def test_names_that_say_nothing_are_left_out(tmp_path, names):
 def test_odd_names_come_back_as_they_were(tmp_path):
     from labelsieve.data.arrays import read_labels
 
-    classes = ["a,b", 'q"q', "line\nbreak", "sep\u2028\x0b", "=1+1", " spaced "]
+    classes = ["a,b", 'q"q', "line\nbreak", "sep\u2028\x0b", "=1+1", "'-quoted", " spaced "]
     names = [f"{name}/{i}" for i, name in enumerate(classes * 3)]
-    run = audited(tmp_path / "run", 18, 18, classes, names)
+    run = audited(tmp_path / "run", 21, 21, classes, names)
     desk = Desk(run)
     desk.decide({"index": 4, "decision": "other", "label": "line\nbreak", "over": None, "since": 0, "tab": "t"})
     export(run, tmp_path / "r.csv")
-    labels = read_labels(tmp_path / "r.csv", classes, 18, names).tolist()
-    assert labels == [2 if i == 4 else i % 6 for i in range(18)]
+    labels = read_labels(tmp_path / "r.csv", classes, 21, names).tolist()
+    assert labels == [2 if i == 4 else i % 7 for i in range(21)]
+    with (tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not any(cell[:1] in tuple("=+-@\t\r\n") and cell for cell in cells)  # no spreadsheet runs them
 
 
 def test_what_cannot_be_exported_is_said_in_a_line(run, tmp_path, capsys):

@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
+from labelsieve.cells import guarded, printable
 from labelsieve.errors import InputError
 from labelsieve.files import write_atomically
 from labelsieve.review.decisions import Decision, changed_labels, state
@@ -29,7 +30,7 @@ def export(run: Path, out: Path) -> str:
     refuse_other_data(decided, {index: name for index, (name, _) in given.items()}, log.path)
     changed = changed_labels(decided, {index: label for index, (_, label) in given.items()})
     write_atomically(out, label_file({i: (name, changed.get(i, label)) for i, (name, label) in given.items()}))
-    return f"{out}: {len(given):,} labels, {len(changed):,} of them changed; {len(decided):,} samples are decided"
+    return f"{printable(str(out))}: {len(given):,} labels, {len(changed):,} of them changed; {len(decided):,} samples are decided"
 
 
 def label_file(labels: Mapping[int, tuple[str, str]]) -> bytes:
@@ -39,7 +40,8 @@ def label_file(labels: Mapping[int, tuple[str, str]]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(["index", "name", "label"] if named else ["index", "label"])
-    writer.writerows((i, name, label) if named else (i, label) for i, (name, label) in labels.items())
+    for index, (name, label) in labels.items():
+        writer.writerow([index, *([guarded(name)] if named else []), guarded(label)])
     return text.getvalue().encode(errors="surrogateescape")
 
 

@@ -9,6 +9,7 @@ import threading
 import webbrowser
 from pathlib import Path
 
+from labelsieve.cells import printable
 from labelsieve.review.desk import Desk
 from labelsieve.review.server import Server
 
@@ -25,7 +26,7 @@ def review(run: Path, port: int | None = None, browser: bool = True) -> None:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
-    print("\n".join(farewell(desk)))
+    print("\n".join(map(printable, farewell(desk))))
 
 
 def farewell(desk: Desk) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labelsieve.cells import unguarded
 from labelsieve.errors import InputError
 
 IMAGE_TYPES = {".webp": "image/webp", ".png": "image/png", ".jpg": "image/jpeg"}
@@ -67,7 +68,7 @@ def read_given(run: Path) -> dict[int, tuple[str, str]]:
     text = _content(path, run).decode("utf-8-sig", errors="surrogateescape")
     try:
         table = csv.DictReader(io.StringIO(text, newline=""))
-        rows = [(int(row["index"]), row["id"], row["given_label"]) for row in table]
+        rows = [(int(row["index"]), unguarded(row["id"]), unguarded(row["given_label"])) for row in table]
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
     given = {index: (name, label) for index, name, label in sorted(rows)}

@@ -310,21 +310,19 @@ class Client:
         self.token = urlsplit(url).query
 
     def ask(self, path, method="GET", body=None, token=None, **headers):
-        connection = http.client.HTTPConnection(self.host, timeout=10)
         token = self.token if token is None else token
-        target = f"{path}{'&' if '?' in path else '?'}{token}"
-        connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
         sent = {"Host": self.host, **headers}
         if body is not None:
             sent = {"Content-Length": str(len(body)), "Content-Type": "application/json", **sent}
-        for name, value in sent.items():
-            if value is not None:
-                connection.putheader(name.replace("_", "-"), value)
-        connection.endheaders(body)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        return answer.status, content, answer.headers
+        with contextlib.closing(http.client.HTTPConnection(self.host, timeout=10)) as connection:
+            target = f"{path}{'&' if '?' in path else '?'}{token}"
+            connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+            for name, value in sent.items():
+                if value is not None:
+                    connection.putheader(name.replace("_", "-"), value)
+            connection.endheaders(body)
+            with connection.getresponse() as answer:
+                return answer.status, answer.read(), answer.headers
 
     def decide(self, asked, **headers):
         body = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
@@ -636,6 +634,12 @@ def test_going_back_undoing_and_filtering(run, serve, page_of):
     assert shown(page) == 36
     press(page, "z")  # else of the last in this tab
     assert shown(page) == 37 and lines_of(run)[-1]["index"] == 37
+    page.reload()
+    until(page, "suspects.length > 0")
+    assert shown(page) == 38  # the first that is undecided
+    press(page, "z")  # a reload is no new tab
+    assert shown(page) == 39 and lines_of(run)[-1]["decision"] == "undo"
+    press(page, "k")
     page.check("#open")
     page.evaluate("document.activeElement.blur()")
     press(page, "ArrowLeft")

@@ -30,7 +30,8 @@ def export(run: Path, out: Path) -> str:
     refuse_other_data(decided, {index: name for index, (name, _) in given.items()}, log.path)
     changed = changed_labels(decided, {index: label for index, (_, label) in given.items()})
     write_atomically(out, label_file({i: (name, changed.get(i, label)) for i, (name, label) in given.items()}))
-    return f"{printable(str(out))}: {len(given):,} labels, {len(changed):,} of them changed; {len(decided):,} samples are decided"
+    counts = f"{len(given):,} labels, {len(changed):,} of them changed; {len(decided):,} samples are decided"
+    return f"{printable(str(out))}: {counts}"
 
 
 def label_file(labels: Mapping[int, tuple[str, str]]) -> bytes:

@@ -8,7 +8,6 @@ const PAUSE = 200; // milliseconds after a sample appears in which keys still me
 const at = (id) => document.getElementById(id);
 const tab = (sessionStorage.tab ??= crypto.randomUUID());
 const images = new Map();
-const mine = []; // indexes that this tab decided, in order
 let suspects = [];
 let classes = [];
 let place = new Map(); // index of a sample -> where it is in `suspects`
@@ -226,12 +225,12 @@ async function send(suspect, decision, label) {
 
 async function decide(suspect, decision, label) {
   if (!suspect || !(await send(suspect, decision, label))) return;
-  mine.push(suspect.index);
   show(nextOpen(place.get(suspect.index) + 1), `${said(decided.get(suspect.index), suspect)}.`);
 }
 
 function lastOfMine() {
-  return mine.findLast((index) => decided.get(index)?.tab === tab);
+  const mine = [...decided].filter(([index, decision]) => decision.tab === tab && place.has(index));
+  return mine.sort(([, one], [, two]) => one.line - two.line).at(-1)?.[0];
 }
 
 async function undo() {
@@ -239,8 +238,6 @@ async function undo() {
   if (index === undefined) return announce("Nothing to take back.");
   const suspect = suspects[place.get(index)];
   if (!(await send(suspect, "undo"))) return;
-  const where = mine.lastIndexOf(index);
-  if (where >= 0) mine.splice(where, 1);
   show(place.get(index), "Taken back.");
 }
 

@@ -392,6 +392,31 @@ def noise(
     write_noise(data, kind, rate, noise_map, exact, seed, out, skip_bad=skip_bad, **columns)
 
 
+def review(
+    run: Positional[Annotated[Path, arg(metavar="RUN")]],
+    *,
+    export: File = None,
+    port: Whole = None,
+    browser: bool = True,
+) -> None:
+    """Go through the suspect labels of a run, on a page of this machine, with the keyboard.
+
+    Args:
+        run: The run's folder, with what `labelsieve audit` found.
+        export: Instead of the page, write all labels with the decisions applied to this .csv file, for train --labels.
+        port: Where the page is served, on this machine only. Default: a free port.
+        browser: Open the page in the browser.
+    """
+    if export:
+        from labelsieve.review.export import export as write
+
+        print(write(run, export))
+    else:
+        from labelsieve.review.session import review as serve
+
+        serve(run, port, browser)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
@@ -400,6 +425,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "check": check,
     "noise": noise,
+    "review": review,
     "bench": bench,
 }
 

@@ -31,6 +31,31 @@ def blobs(count: int, seed: int, classes: int = 4, side: int = 8) -> Labelled:
     return Labelled(torch.from_numpy(images.astype(np.uint8)), torch.from_numpy(labels), names)
 
 
+@pytest.fixture(scope="session")
+def browser():
+    """A real browser without a window."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        without_browser("playwright is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        without_browser("there is no chromium")
+    quiet = ["--no-sandbox", "--disable-gpu", "--no-first-run"]
+    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=quiet)
+        yield started
+        started.close()
+
+
+def without_browser(reason):
+    """Skip, unless the environment says that a browser must be there."""
+    if os.environ.get("LABELSIEVE_NEEDS_BROWSER") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 @pytest.fixture
 def noisy_blobs() -> Labelled:
     clean = blobs(203, 0)

@@ -10,8 +10,8 @@ from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.experiments.spec import BESIDE_THE_POINT, Experiment, with_defaults
+from labelsieve.files import disk_error, write_atomically
 from labelsieve.train.checkpoint import Checkpoints
-from labelsieve.train.files import disk_error, write_atomically
 from labelsieve.train.record import Record
 
 HERE = threading.Lock()

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from labelsieve.train.files import write_atomically
+from labelsieve.files import write_atomically
 
 KEEP = 2  # should the newest be damaged, the one before it is used
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labelsieve.train.files import disk_error
+from labelsieve.files import disk_error
 
 Row = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""A local page on which a person goes through the suspect labels."""

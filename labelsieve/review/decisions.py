@@ -1,0 +1,64 @@
+"""Decisions: what people said about samples, and what of it stands."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+KINDS = ("keep", "accept", "other", "unsure", "undo")
+RELABELS = ("accept", "other")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One line of decisions.jsonl."""
+
+    index: int
+    id: str
+    decision: str
+    label: str | None  # the new label, where there is one
+    time: str
+    tab: str
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def parsed(line: bytes) -> Decision:
+    """The decision of a line; ValueError if it is none."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict) or not all(name in fields for name in Decision.__annotations__):
+        raise ValueError("not the fields of a decision")
+    decision = Decision(**{name: fields[name] for name in Decision.__annotations__})
+    if type(decision.index) is not int or decision.decision not in KINDS:
+        raise ValueError("not a decision")
+    if not all(isinstance(text, str) for text in (decision.id, decision.time, decision.tab)):
+        raise ValueError("not the values of a decision")
+    if isinstance(decision.label, str) != (decision.decision in RELABELS):
+        raise ValueError("accept and other have a label, the rest have none")
+    return decision
+
+
+def standing(decisions: Iterable[Decision]) -> dict[int, int]:
+    """For each decided sample the number, from 1, of the line that counts: the last one that was not taken back."""
+    lines: dict[int, list[int]] = {}
+    for number, decision in enumerate(decisions, 1):
+        of_sample = lines.setdefault(decision.index, [])
+        if decision.decision != "undo":
+            of_sample.append(number)
+        elif of_sample:
+            of_sample.pop()
+    return {index: numbers[-1] for index, numbers in lines.items() if numbers}
+
+
+def state(decisions: Sequence[Decision]) -> dict[int, Decision]:
+    """What is decided about each sample."""
+    return {index: decisions[number - 1] for index, number in standing(decisions).items()}
+
+
+def changed_labels(decided: Mapping[int, Decision], given: Mapping[int, str]) -> dict[int, str]:
+    """The new labels, of the samples whose label is another than the given one."""
+    return {
+        index: decision.label
+        for index, decision in decided.items()
+        if decision.label is not None and decision.label != given[index]
+    }

@@ -1,0 +1,116 @@
+"""Desk: what the page may ask, and what it may do."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from labelsieve.review.decisions import KINDS, Decision, changed_labels, standing, state
+from labelsieve.review.export import decisions_path, export, refuse_other_data
+from labelsieve.review.guard import Refused
+from labelsieve.review.log import DecisionLog
+from labelsieve.review.suspects import Suspect, read_classes, read_gallery
+
+LONGEST_TAB = 64  # characters
+
+
+class Desk:
+    """The suspects of a run and the decisions about them."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.suspects = {suspect.index: suspect for suspect in read_gallery(run)}
+        self.classes = read_classes(run)
+        self.log = DecisionLog(decisions_path(run))
+        self.log.mend()
+        shown = {i: decision for i, decision in state(self.log.decisions()).items() if i in self.suspects}
+        refuse_other_data(shown, {i: suspect.id for i, suspect in self.suspects.items()}, self.log.path)
+        self._exporting = threading.Lock()
+
+    def opening(self) -> dict[str, Any]:
+        """All that the page needs at first."""
+        return {
+            "run": self.run.resolve().name,
+            "classes": self.classes,
+            "suspects": [suspect.shown() for suspect in self.suspects.values()],
+            **self.changes(0),
+        }
+
+    def changes(self, since: int) -> dict[str, Any]:
+        """What was decided after that many lines, by whomever."""
+        return changes(self.log.decisions(), since)
+
+    def decide(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Save a decision, unless the sample was decided meanwhile: `over` is the line that the page knew of."""
+        suspect = self._suspect(asked.get("index"))
+        label = new_label(asked, suspect, self.classes)
+        tab, since = asked.get("tab"), asked.get("since")
+        if not isinstance(tab, str) or len(tab) > LONGEST_TAB or type(since) is not int or since < 0:
+            raise Refused(400, "a decision names its tab, and how many lines it knows of")
+
+        def decision(so_far: Sequence[Decision]) -> Decision:
+            line = standing(so_far).get(suspect.index)
+            if line != asked.get("over"):
+                raise Refused(409, "this sample was decided meanwhile in another tab", **changes(so_far, since))
+            if asked["decision"] == "undo" and line is None:
+                raise Refused(409, "there is nothing to take back", **changes(so_far, since))
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            return Decision(suspect.index, suspect.id, asked["decision"], label, now, tab)
+
+        return changes(self.log.append(decision), since)
+
+    def export(self) -> dict[str, Any]:
+        """Write reviewed.csv beside the decisions."""
+        with self._exporting:
+            if not state(self.log.decisions()):
+                raise Refused(409, "there are no decisions yet, so nothing was written")
+            return {"message": export(self.run, self.log.path.with_name("reviewed.csv"))}
+
+    def tally(self) -> tuple[int, int]:
+        """How many samples are decided, and how many of the shown ones get another label."""
+        decided = state(self.log.decisions())
+        shown = {index: decision for index, decision in decided.items() if index in self.suspects}
+        return len(decided), len(changed_labels(shown, {i: s.given for i, s in self.suspects.items()}))
+
+    def picture(self, index: int) -> Path:
+        """The image of a suspect."""
+        image = self._suspect(index).image
+        if image is None:
+            raise Refused(404, f"sample {index} has no image")
+        return image
+
+    def _suspect(self, index: object) -> Suspect:
+        if type(index) is not int or index not in self.suspects:
+            raise Refused(404, "there is no such sample on this page")
+        return self.suspects[index]
+
+
+def new_label(asked: Mapping[str, Any], suspect: Suspect, classes: Sequence[str]) -> str | None:
+    """The label that a decision gives, if it gives one."""
+    if asked.get("decision") not in KINDS:
+        raise Refused(400, f"a decision is one of {', '.join(KINDS)}")
+    if asked["decision"] == "accept":
+        return suspect.suggested
+    if asked["decision"] == "other":
+        if asked.get("label") not in classes:
+            raise Refused(400, "there is no such class")
+        return str(asked["label"])
+    return None
+
+
+def changes(decisions: Sequence[Decision], since: int) -> dict[str, Any]:
+    """The samples that later lines are about, each with what stands now."""
+    lines = standing(decisions)
+    touched = {decision.index for decision in decisions[since:]}
+    return {
+        "version": len(decisions),
+        "changed": {index: described(decisions, lines.get(index)) for index in touched},
+    }
+
+
+def described(decisions: Sequence[Decision], line: int | None) -> dict[str, Any] | None:
+    if line is None:
+        return None
+    decision = decisions[line - 1]
+    return {"line": line, "decision": decision.decision, "label": decision.label, "tab": decision.tab}

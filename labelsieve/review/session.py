@@ -1,0 +1,57 @@
+"""A review from its start to Ctrl-C."""
+
+import json
+import os
+import secrets
+import shlex
+import sys
+import threading
+import webbrowser
+from pathlib import Path
+
+from labelsieve.cells import printable
+from labelsieve.review.desk import Desk
+from labelsieve.review.server import Server
+
+
+def review(run: Path, port: int | None = None, browser: bool = True) -> None:
+    """Serve the page until Ctrl-C, and say how many decisions there are and what to do with them."""
+    desk = Desk(run)
+    with Server(desk, secrets.token_urlsafe(24), port) as server:
+        print(f"{len(desk.suspects):,} samples to look at: {server.url}")
+        print("each decision is saved at once; Ctrl-C ends the page", flush=True)
+        if browser and has_screen():
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+    print("\n".join(map(printable, farewell(desk))))
+
+
+def farewell(desk: Desk) -> list[str]:
+    """What was saved where, and what to do next."""
+    decided, changed = desk.tally()
+    run = shlex.quote(str(desk.run))
+    if not decided:
+        return ["no decisions were made", f"begin again: labelsieve review {run}"]
+    reviewed = shlex.quote(str(desk.log.path.with_name("reviewed.csv")))
+    return [
+        f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed",
+        f"go on:    labelsieve review {run}",
+        f"use them: labelsieve review {run} --export {reviewed}",
+        f"          labelsieve train {data_of(desk.run)} --labels {reviewed} --noise-rate RATE",
+    ]
+
+
+def data_of(run: Path) -> str:
+    """What the run was trained on, as one would write it."""
+    try:
+        return shlex.quote(str(json.loads((run / "spec.json").read_bytes())["experiment"]["data"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return "DATA"
+
+
+def has_screen() -> bool:
+    """Without one, a browser would be a text browser in this very terminal."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

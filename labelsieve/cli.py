@@ -85,6 +85,7 @@ def train(
     normalise: str = "image",
     valid: float = 0.0,
     init: Text = None,
+    scores: str = "",
     seed: int = 0,
     device: str = "auto",
     precision: Text = None,
@@ -132,6 +133,7 @@ def train(
         normalise: image: each image by itself, as the paper does. imagenet: by its colours, as pretrained weights want.
         valid: Share of the training data that is held out, noise and all, to choose the best epoch.
         init: The folder of a finished run whose model is the start, instead of random weights.
+        scores: Epochs after which every sample's scores are kept in the run's folder, with commas between them: 25,40.
         seed: Of everything random.
         device: auto, cpu or cuda.
         precision: bf16 or fp32. Default: bf16 on a GPU.
@@ -170,6 +172,7 @@ def train(
         normalise=normalise,
         valid=valid,
         init=init,
+        scores=single.epoch_numbers(scores),
         seed=seed,
         device=device,
         precision=precision,

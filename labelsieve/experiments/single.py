@@ -64,6 +64,14 @@ def from_options(
     )
 
 
+def epoch_numbers(text: str) -> tuple[int, ...]:
+    """ "25,40" -> (25, 40)"""
+    try:
+        return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
+    except ValueError:
+        raise InputError(f"--scores takes epochs with commas between them, such as 25,40, got {text!r}") from None
+
+
 def check_noise(noise: str | None, rate: float | None) -> None:
     """Refuse noise that is not known or not wholly said."""
     if noise is None and rate is not None:

@@ -265,6 +265,53 @@ def compare(
     )
 
 
+def figure(
+    number: Positional[Annotated[int, arg(metavar="NUMBER")]],
+    *,
+    dataset: Text = None,
+    seeds: int = 3,
+    show: bool = False,
+    out: Path = Path("runs/paper"),
+    results: Path = Path("results"),
+    save: File = None,
+    device: str = "auto",
+    precision: Text = None,
+    threads: int = 1,
+    at_once: Whole = None,
+) -> None:
+    """Draw a figure of the paper from finished runs, as PNG and SVG; the runs that are missing are trained first.
+
+    Args:
+        number: 3, 7, 8, 9, 10 or 11, as in the paper.
+        dataset: Only this one: cifar10, cifar100 or tiny-imagenet; or fashion, the embedded data, to try it out.
+            Default: the paper's.
+        seeds: How many runs make a point. Figure 3 is always of one.
+        show: Train nothing: draw what there is.
+        out: Folder for the runs.
+        results: Folder with the records of earlier runs, which are not run again.
+        save: Folder for the pictures. Default: that of the runs.
+        device: auto, cpu or cuda.
+        precision: bf16 or fp32. Default: bf16 on a GPU.
+        threads: CPU threads of each run.
+        at_once: How many runs share a GPU. Default: as many as pay and fit.
+    """
+    from labelsieve.experiments.figure import figure_options
+
+    figure_options(
+        number,
+        dataset,
+        seeds,
+        device,
+        precision,
+        threads,
+        show=show,
+        out=out,
+        results=results,
+        save=save,
+        at_once=at_once,
+    )
+
+
 def bench(
     data: Data = "fashion",
     *,
@@ -393,6 +440,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "check": check,
     "noise": noise,
+    "figure": figure,
     "bench": bench,
 }
 

@@ -184,7 +184,7 @@ def errors_figure(title: str, xlabel: str, known: list[Known]) -> Pictures:
         ]
         for name, panel in by_panel(known).items()
     }
-    return figures.errors(panels, f"{title}\n{over_seeds(known)}", xlabel, "paper")
+    return figures.errors(panels, f"{title}\n{over_seeds(known)}", xlabel, "paper (hollow)")
 
 
 def precision_figure(known: list[Known]) -> Pictures:

@@ -118,7 +118,7 @@ def precision(panels: Mapping[str, Sequence[Curve]], title: str, warmup: int, of
 @drawn
 def scores(panels: Mapping[str, Scored], title: str) -> "Figure":
     """Figure 3: samples of one observed label, sorted by each criterion; right of the dashed line they are selected."""
-    figure, axes = canvas(3, len(panels), 4.4, 2.1, title)
+    figure, axes = canvas(3, len(panels), 4.4, 2.1, title, sharey="row")
     for column, (name, scored) in enumerate(panels.items()):
         for row, criterion in enumerate(CRITERIA):
             _sorted(axes[row, column], scored, criterion)
@@ -133,7 +133,7 @@ def scores(panels: Mapping[str, Scored], title: str) -> "Figure":
 @drawn
 def matrices(panels: Mapping[str, Array], title: str) -> "Figure":
     """Figure 7: transition matrices, a row per true class."""
-    figure, axes = canvas(1, len(panels), 3.0, 3.2, title)
+    figure, axes = canvas(1, len(panels), 3.7, 3.2, title)
     for axis, (name, matrix) in zip(axes.flat, panels.items(), strict=True):
         axis.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
         axis.set(title=name, xlabel="observed label", ylabel="true class")
@@ -142,8 +142,7 @@ def matrices(panels: Mapping[str, Array], title: str) -> "Figure":
         for (row, column), share in np.ndenumerate(matrix):
             if share > 0:
                 ink = "white" if share > 0.5 else "black"
-                text = f"{100 * share:.3g}"
-                axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
+                axis.text(column, row, f"{100 * share:.3g}", ha="center", va="center", color=ink, fontsize=6)
     return figure
 
 
@@ -185,7 +184,7 @@ def legend_of(figure: "Figure", entries: Sequence[tuple[Mapping[str, Any], str]]
 
     handles = [Line2D([], [], label=name, **{"markersize": 5, **style}) for style, name in entries]
     wide = figure.get_figwidth() > 6
-    figure.legend(handles=handles, loc="outside lower center", ncols=4 if wide else 2, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4 if wide else 3, frameon=False)
 
 
 def _errors(axis: "Axes", line: Line, style: Style) -> None:

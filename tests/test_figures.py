@@ -1,15 +1,17 @@
 """The paper's figures: right runs, right points, the same bytes again, and what is missing said in a line."""
 
 import json
-import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from labelsieve.cli import execute
-from labelsieve.experiments.figure import complete, key_of, over_seeds
+from labelsieve.errors import LabelsieveError
+from labelsieve.experiments import paper_figures, spec
+from labelsieve.experiments.figure import Known, complete, key_of, over_seeds
 from labelsieve.experiments.paper import cells
 from labelsieve.experiments.paper_figures import FIGURES, MIXED, points
 from labelsieve.experiments.prepare import noise_matrix
@@ -17,6 +19,7 @@ from labelsieve.experiments.spec import Experiment
 from labelsieve.report import figures
 from labelsieve.report.figures import Curve, Line, Scored, arranged, selected_clean
 from labelsieve.report.matching import finished, key
+from tests.conftest import blobs
 
 
 def pretend(experiment, root, best=20.0, precision=0.7):
@@ -224,16 +227,39 @@ def test_wrong_figures_and_data_are_refused(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_runs_are_trained_once_and_then_drawn(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules["labelsieve.experiments.spec"].SETTINGS, "fashion", {"model": "small", "epochs": 2})
-    arguments = ["figure", "3", "--dataset", "fashion", "--out", str(tmp_path), "--results", str(tmp_path / "none")]
+@pytest.fixture
+def blob_data(tmp_path, monkeypatch):
+    """A tiny dataset that figures can be drawn of."""
+    train, test = blobs(300, 0, classes=6), blobs(30, 1, classes=6)
+    arrays = {"images": train.images[:, 0].numpy(), "labels": train.labels.numpy()}
+    arrays |= {"test_images": test.images[:, 0].numpy(), "test_labels": test.labels.numpy()}
+    monkeypatch.chdir(tmp_path)
+    np.savez("blobs.npz", **arrays)
+    monkeypatch.setitem(spec.SETTINGS, "blobs.npz", {"model": "small", "epochs": 4, "lr": 0.02})
+    monkeypatch.setitem(paper_figures.DATASETS, "blobs.npz", "Blobs")
     monkeypatch.setattr("labelsieve.experiments.figure.run_all", one_after_another)
-    assert execute([*arguments, "--device", "cpu"]) == 0
-    assert "2 runs to be trained" in capsys.readouterr().out
-    before = (tmp_path / "figure-3-fashion.svg").read_bytes()
+
+
+def test_missing_runs_are_trained_once_and_then_drawn(blob_data, capsys):
+    arguments = ["figure", "3", "--dataset", "blobs.npz", "--out", "out", "--device", "cpu"]
+    assert execute(arguments) == 0
+    assert "2 runs to be trained, in out" in capsys.readouterr().out
+    before = Path("out/figure-3-blobs.npz.svg").read_bytes()
     assert execute(arguments) == 0
     assert "to be trained" not in capsys.readouterr().out
-    assert (tmp_path / "figure-3-fashion.svg").read_bytes() == before
+    assert Path("out/figure-3-blobs.npz.svg").read_bytes() == before
+
+
+def test_what_is_there_is_drawn_even_if_a_run_fails(blob_data, capsys, monkeypatch):
+    def first_alone(experiments, out, at_once):
+        one_after_another(experiments[:1], out, at_once)
+        raise LabelsieveError("1 of 2 runs failed; see above")
+
+    monkeypatch.setattr("labelsieve.experiments.figure.run_all", first_alone)
+    assert execute(["figure", "3", "--dataset", "blobs.npz", "--out", "out", "--device", "cpu"]) == 1
+    said = capsys.readouterr()
+    assert "left out: 1 of 2 runs" in said.out and said.err == "error: 1 of 2 runs failed; see above\n"
+    assert Path("out/figure-3-blobs.npz.png").exists()
 
 
 def one_after_another(experiments, out, at_once):
@@ -246,8 +272,6 @@ def one_after_another(experiments, out, at_once):
 
 
 def test_the_title_says_how_many_seeds(tmp_path):
-    from labelsieve.experiments.figure import Known
-
     point = points(10)[0]
     known = [Known(point, {0: tmp_path}), Known(point, {})]
     assert over_seeds(known) == "one seed"

@@ -21,6 +21,8 @@ from labelsieve.report.matching import Spec, finished, key
 from labelsieve.report.records import Run, read_run, read_scores
 from labelsieve.train.files import write_atomically
 
+SHOWN = 1250  # samples of figure 3, all classes together: the paper's interval of 40 on CIFAR-10
+
 
 @dataclass(frozen=True)
 class Known:
@@ -152,14 +154,14 @@ def over_seeds(known: list[Known]) -> str:
 
 def scores_figure(known: list[Known]) -> Pictures:
     """Figure 3."""
-    panels = {
-        one.point.panel: figures.Scored(
-            read_scores(path / scores_name(one.point.experiment.scores[0])), OBSERVED, DOMINANT, 1 - RATE
-        )
-        for one in known
-        for path in one.paths.values()
-    }
     run = known[0].point.experiment
+    kept = {
+        one.point.panel: read_scores(path / scores_name(run.scores[0])) for one in known for path in one.paths.values()
+    }
+    panels = {
+        name: figures.Scored(scores, OBSERVED, DOMINANT, 1 - RATE, max(1, len(scores["label"]) // SHOWN))
+        for name, scores in kept.items()
+    }
     after = f"after epoch {run.scores[0]}; right of the dashed line is selected"
     return figures.scores(panels, f"{DATASETS[run.data]}: samples labelled as class {OBSERVED + 1}, {after}")
 

@@ -1,7 +1,7 @@
 """The paper's figures, each from plain data; drawn again they are the same bytes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -80,7 +80,7 @@ class Scored:
     label: int  # the observed label whose samples are shown
     dominant: int  # the class that most of its wrong labels come from
     kept: float  # share that is selected
-    interval: int = 40  # of the samples, every so many-th is shown
+    interval: int = 1  # every so many-th of these samples is shown
 
 
 @drawn
@@ -107,6 +107,7 @@ def precision(panels: Mapping[str, Sequence[Curve]], title: str, warmup: int, of
         for curve, style in zip(curves, STYLES, strict=False):
             _curve(axis, curve, style)
         axis.axvline(warmup + 0.5, color="0.6", linewidth=1)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set(title=name, xlabel=f"epoch (grey line: selecting begins after {warmup})")
     axes.flat[0].set_ylabel("right labels among the selected, %")
     every = [curve for curves in panels.values() for curve in curves]
@@ -123,7 +124,7 @@ def scores(panels: Mapping[str, Scored], title: str) -> "Figure":
         for row, criterion in enumerate(CRITERIA):
             _sorted(axes[row, column], scored, criterion)
         axes[0, column].set_title(f"{name}\n{axes[0, column].get_title()}")
-        axes[2, column].set_xlabel(f"samples, sorted (every {scored.interval}th of this label)")
+        axes[2, column].set_xlabel(f"samples, sorted (1 in {scored.interval} of this label)")
     for row, criterion in enumerate(CRITERIA):
         axes[row, 0].set_ylabel(f"{CRITERIA[criterion]}{', descending' if criterion == 'pl' else ''}")
     legend_of(figure, [({**style, "linestyle": ""}, name) for name, style in KINDS])
@@ -157,7 +158,7 @@ def arranged(scored: Scored, criterion: str) -> tuple[Array, Array]:
 
 def selected_clean(scored: Scored, criterion: str) -> float:
     """Of all samples of the label, not only those shown: the share of right labels among the selected."""
-    _, kinds = arranged(Scored(scored.scores, scored.label, scored.dominant, scored.kept, 1), criterion)
+    _, kinds = arranged(replace(scored, interval=1), criterion)
     return float((kinds[len(kinds) - round(scored.kept * len(kinds)) :] == 0).mean())
 
 

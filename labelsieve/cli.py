@@ -105,7 +105,7 @@ def train(
         set: An option of the method, as name=value; may be repeated.
         noise_rate: The share of labels that is believed wrong, 0 to 1. Default: the rate of the added noise.
         noise: To try things out, corrupt the labels first: pair, symmetry, mixed, asymmetric, or a .npy or .csv file
-            with a transition matrix.
+            with a transition matrix. Of mixed noise 0.75 goes to one class; mixed:0.6 says another share.
         rate: Share of the labels that the added noise makes wrong.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
         exact_noise: Give each class its exact share of the added noise instead of drawing it sample by sample.

@@ -28,6 +28,7 @@ KINDS: tuple[tuple[str, Style], ...] = (  # of samples, in figure 3
     ("wrong label, of the dominant class", {"color": "#D55E00", "marker": "^"}),
     ("wrong label, of another class", {"color": "#E69F00", "marker": "s"}),
 )
+BESIDE = 0.025  # of the axis: how far lines with equal marks stand apart
 CRITERIA = {"ol": "Criteria_OL", "pl": "Criteria_PL", "all": "Criteria_ALL"}
 SETTINGS: Any = {"svg.hashsalt": "labelsieve", "font.size": 9, "axes.titlesize": 10, "figure.titlesize": 11}
 Published = tuple[float, float | None]  # a number and its standard error, as printed
@@ -88,10 +89,12 @@ def errors(panels: Mapping[str, Sequence[Line]], title: str, xlabel: str, of_pap
     """Figures 8, 9 and 10: mean test error over seeds with its standard error; the paper's are hollow marks."""
     figure, axes = canvas(1, len(panels), 3.6, 3.4, title)
     for axis, (name, lines) in zip(axes.flat, panels.items(), strict=True):
-        for line, style in zip(lines, STYLES, strict=False):
-            _errors(axis, line, style)
+        ticks = sorted({x for line in lines for x in (*line.marks, *line.paper)})
+        aside = BESIDE * (ticks[-1] - ticks[0])
+        for place, (line, style) in enumerate(zip(lines, STYLES, strict=False)):
+            _errors(axis, line, style, aside * (place - (len(lines) - 1) / 2))
         axis.set(title=name, xlabel=xlabel)
-        axis.set_xticks(sorted({x for line in lines for x in (*line.marks, *line.paper)}))
+        axis.set_xticks(ticks)
     axes.flat[0].set_ylabel("best test error, %")
     every = [line for lines in panels.values() for line in lines]
     names = list(dict.fromkeys(line.name for line in every))
@@ -188,14 +191,14 @@ def legend_of(figure: "Figure", entries: Sequence[tuple[Mapping[str, Any], str]]
     figure.legend(handles=handles, loc="outside lower center", ncols=4 if wide else 3, frameon=False)
 
 
-def _errors(axis: "Axes", line: Line, style: Style) -> None:
-    at = sorted(line.marks)
+def _errors(axis: "Axes", line: Line, style: Style, aside: float) -> None:
+    at = [x + aside for x in sorted(line.marks)]
     if at:
-        means, spread = zip(*(mean_and_error(line.marks[x]) for x in at), strict=True)
+        means, spread = zip(*(mean_and_error(line.marks[x]) for x in sorted(line.marks)), strict=True)
         axis.errorbar(at, means, np.nan_to_num(spread), markersize=5, capsize=3, linewidth=1.2, **style)
     for x, (value, error) in line.paper.items():
         hollow: Style = {"marker": style["marker"], "markersize": 10, "markerfacecolor": "none", "elinewidth": 0.8}
-        axis.errorbar(x, value, error or 0.0, color=style["color"], linestyle="", alpha=0.8, **hollow)
+        axis.errorbar(x + aside, value, error or 0.0, color=style["color"], linestyle="", alpha=0.8, **hollow)
 
 
 def _curve(axis: "Axes", curve: Curve, style: Style) -> None:

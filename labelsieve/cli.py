@@ -87,6 +87,7 @@ def train(
     normalise: str = "image",
     valid: float = 0.0,
     init: Text = None,
+    scores: str = "",
     seed: int = 0,
     device: str = "auto",
     precision: Text = None,
@@ -106,7 +107,7 @@ def train(
         set: An option of the method, as name=value; may be repeated.
         noise_rate: The share of labels that is believed wrong, 0 to 1. Default: the rate of the added noise.
         noise: To try things out, corrupt the labels first: pair, symmetry, mixed, asymmetric, or a .npy or .csv file
-            with a transition matrix.
+            with a transition matrix. Of mixed noise 0.75 goes to one class; mixed:0.6 says another share.
         rate: Share of the labels that the added noise makes wrong.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
         exact_noise: Give each class its exact share of the added noise instead of drawing it sample by sample.
@@ -137,6 +138,7 @@ def train(
         normalise: image: each image by itself, as the paper does. imagenet: by its colours, as pretrained weights want.
         valid: Share of the training data that is held out, noise and all, to choose the best epoch.
         init: The folder of a finished run whose model is the start, instead of random weights.
+        scores: Epochs after which every sample's scores are kept in the run's folder, with commas between them: 25,40.
         seed: Of everything random.
         device: auto, cpu or cuda.
         precision: bf16 or fp32. Default: bf16 on a GPU.
@@ -177,6 +179,7 @@ def train(
         normalise=normalise,
         valid=valid,
         init=init,
+        scores=single.epoch_numbers(scores),
         seed=seed,
         device=device,
         precision=precision,
@@ -269,6 +272,53 @@ def compare(
         lr=lr,
         device=device,
         precision=precision,
+    )
+
+
+def figure(
+    number: Positional[Annotated[int, arg(metavar="NUMBER")]],
+    *,
+    dataset: Text = None,
+    seeds: int = 3,
+    show: bool = False,
+    out: Path = Path("runs/paper"),
+    results: Path = Path("results"),
+    save: File = None,
+    device: str = "auto",
+    precision: Text = None,
+    threads: int = 1,
+    at_once: Whole = None,
+) -> None:
+    """Draw a figure of the paper from finished runs, as PNG and SVG; the runs that are missing are trained first.
+
+    Args:
+        number: 3, 7, 8, 9, 10 or 11, as in the paper.
+        dataset: Only this one: cifar10, cifar100 or tiny-imagenet; or fashion, the embedded data, to try it out.
+            Default: the paper's.
+        seeds: How many runs make a point. Figure 3 is always of one.
+        show: Train nothing: draw what there is.
+        out: Folder for the runs.
+        results: Folder with the records of earlier runs, which are not run again.
+        save: Folder for the pictures. Default: that of the runs.
+        device: auto, cpu or cuda.
+        precision: bf16 or fp32. Default: bf16 on a GPU.
+        threads: CPU threads of each run.
+        at_once: How many runs share a GPU. Default: as many as pay and fit.
+    """
+    from labelsieve.experiments.figure import figure_options
+
+    figure_options(
+        number,
+        dataset,
+        seeds,
+        device,
+        precision,
+        threads,
+        show=show,
+        out=out,
+        results=results,
+        save=save,
+        at_once=at_once,
     )
 
 
@@ -426,6 +476,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check": check,
     "noise": noise,
     "review": review,
+    "figure": figure,
     "bench": bench,
 }
 

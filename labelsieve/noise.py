@@ -67,11 +67,21 @@ KINDS: dict[str, Callable[..., Tensor]] = {
 
 def transition(kind: str, num_classes: int, rate: float, **options: object) -> Tensor:
     """The transition matrix of a named kind of noise, (K, K) float64, rows sum to one."""
-    if kind not in KINDS:
-        raise InputError(f"unknown noise {kind!r}: {nearest(kind, KINDS)}")
-    if kind == "asymmetric" and "mapping" not in options:
+    name, share = parsed(kind)
+    if name == "asymmetric" and "mapping" not in options:
         raise InputError("asymmetric noise needs a map of classes, such as 9:1,2:0,4:7,3:5,5:3")
-    return KINDS[kind](num_classes, rate, **options)
+    return KINDS[name](num_classes, rate, **share, **options)
+
+
+def parsed(kind: str) -> tuple[str, dict[str, float]]:
+    """A kind of noise; mixed:0.6 is mixed noise of which 0.6 goes to the next class."""
+    name, colon, share = kind.partition(":")
+    if name not in KINDS or (colon and name != "mixed"):
+        raise InputError(f"unknown noise {kind!r}: {nearest(kind, KINDS)}")
+    try:
+        return name, {"dominant": float(share)} if colon else {}
+    except ValueError:
+        raise InputError(f"mixed noise with a share looks like mixed:0.6, got {kind!r}") from None
 
 
 def checked_matrix(matrix: Tensor, num_classes: int) -> Tensor:

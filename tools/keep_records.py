@@ -15,7 +15,7 @@ def main() -> None:
     finished = sorted(path.parent for path in source.glob("*/done"))
     for run in finished:
         (target / run.name).mkdir(parents=True, exist_ok=True)
-        for name in KEPT:
+        for name in (*KEPT, *(path.name for path in run.glob("scores-*.safetensors"))):
             shutil.copyfile(run / name, target / run.name / name)
     print(f"{len(finished)} records in {target}")
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,7 +20,7 @@ ENTERED: set[Path] = set()  # file locks are between processes, this is between 
 
 
 class RunFolder:
-    """spec.json, record.jsonl, tables.safetensors, model.safetensors and, once all is written, done.
+    """spec.json, record.jsonl, tables and model, the scores that were asked for and, once all is written, done.
 
     Enter it to write: one process at a time. The lock is released when its process ends, however it ends.
     """
@@ -87,6 +88,12 @@ class RunFolder:
         for name, was, now in differences(read_json(path), spec):
             raise InputError(f"{self.path} is another run: its {name} is {was!r}, not {now!r}; name another --out")
 
+    def want_scores(self, epochs: Sequence[int], epochs_done: int) -> None:
+        """Refuse scores of an epoch that is over and whose scores were not kept."""
+        for epoch in epochs:
+            if epoch <= epochs_done and not (self.path / scores_name(epoch)).exists():
+                raise InputError(f"{self.path} is past epoch {epoch} and kept no scores of it; name another --out")
+
     def write(self, name: str, content: bytes) -> None:
         write_atomically(self.path / name, content)
 
@@ -94,6 +101,10 @@ class RunFolder:
         """The last act: from now on the run counts as done."""
         self.write("done", b"")
         self.checkpoints.clear()
+
+
+def scores_name(epoch: int) -> str:
+    return f"scores-{epoch}.safetensors"
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:

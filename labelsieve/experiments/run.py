@@ -2,20 +2,24 @@
 
 import json
 import platform
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import labelsieve
 from labelsieve import noise
+from labelsieve.core.part import Predict
 from labelsieve.devices import device_name
-from labelsieve.experiments.folder import RunFolder
+from labelsieve.experiments.folder import RunFolder, scores_name
 from labelsieve.experiments.prepare import Prepared, prepare
 from labelsieve.experiments.spec import Experiment
 from labelsieve.train import Result, fit
 from labelsieve.train.checkpoint import prefixed, to_bytes
 from labelsieve.train.loop import Watcher
 from labelsieve.train.record import Row
+from labelsieve.train.scores import sample_scores, smallest
 from labelsieve.train.signals import StopFlag
 
 MATRIX_IN_RECORD = 20  # classes; larger matrices are in tables.safetensors alone
@@ -34,8 +38,12 @@ def run(
     with RunFolder(path) as folder:
         folder.claim(experiment, prepared.fingerprint, versions())
         if folder.done:
+            folder.want_scores(experiment.scores, experiment.epochs)
             return False
-        if folder.checkpoints.newest() is None:
+        newest = folder.checkpoints.newest()
+        if newest is not None and newest[1]["round"] == prepared.method.rounds - 1:
+            folder.want_scores(experiment.scores, newest[1]["epochs_done"])
+        if newest is None:
             folder.record.cut(0)
             folder.record.append(opening(experiment, prepared))
         result = fit(
@@ -49,9 +57,22 @@ def run(
             checkpoints=folder.checkpoints,
             watcher=watcher,
             stop=stop,
+            at_epoch_end=partial(keep_scores, experiment.scores, prepared, folder) if experiment.scores else None,
         )
         deliver(experiment, prepared, result, folder)
     return True
+
+
+def keep_scores(epochs: Sequence[int], prepared: Prepared, folder: RunFolder, epoch: int, predict: Predict) -> None:
+    """Write every sample's scores after an epoch that was asked for; of several rounds, the last one's stay."""
+    if epoch not in epochs:
+        return
+    train = prepared.train
+    tensors = sample_scores(prepared.method, predict)
+    tensors["label"] = smallest(train.labels, train.num_classes)
+    if train.clean is not None:
+        tensors["clean"] = smallest(train.clean, train.num_classes)
+    folder.write(scores_name(epoch), to_bytes(tensors))
 
 
 def opening(experiment: Experiment, prepared: Prepared) -> Row:

@@ -22,7 +22,7 @@ from labelsieve.data.pictures import Bad
 from labelsieve.data.source import in_memory
 from labelsieve.data.unlabelled import read_images, read_rows
 from labelsieve.devices import best_device, best_precision, device_name
-from labelsieve.errors import InputError, nearest
+from labelsieve.errors import InputError
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
@@ -64,13 +64,22 @@ def from_options(
     )
 
 
+def epoch_numbers(text: str) -> tuple[int, ...]:
+    """ "25,40" -> (25, 40)"""
+    try:
+        return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
+    except ValueError:
+        raise InputError(f"--scores takes epochs with commas between them, such as 25,40, got {text!r}") from None
+
+
 def check_noise(noise: str | None, rate: float | None) -> None:
     """Refuse noise that is not known or not wholly said."""
     if noise is None and rate is not None:
         raise InputError("--rate is the rate of added noise: say --noise too, or --noise-rate for noise that is there")
-    if noise is not None and noise not in label_noise.KINDS and Path(noise).suffix not in (".npy", ".csv"):
-        raise InputError(f"unknown noise {noise!r}: {nearest(noise, label_noise.KINDS)}")
-    if noise in label_noise.KINDS and rate is None:
+    if noise is None or Path(noise).suffix in (".npy", ".csv"):
+        return
+    label_noise.parsed(noise)  # refuses what is not known
+    if rate is None:
         raise InputError(f"say --rate, the share of labels that {noise} noise makes wrong")
 
 
@@ -104,7 +113,7 @@ def compare_options(
 
 def told_rate(data: str, noise: str | None, rate: float | None, *, method: str, labels: str | None, **_: Any) -> float:
     """The noise rate when a person names none: that of the noise they added, none for data that is clean."""
-    if noise in ("pair", "symmetry", "mixed") and rate is not None:
+    if noise and noise.partition(":")[0] in ("pair", "symmetry", "mixed") and rate is not None:
         return rate
     if method == "default" or (data == "fashion" and noise is None and labels is None):
         return 0.0

@@ -12,13 +12,13 @@ from labelsieve.errors import InputError
 SETTINGS: dict[str, dict[str, Any]] = {
     "fashion": {"model": "small", "epochs": 20, "lr": 0.02},
 }
-BESIDE_THE_POINT = ("cache", "workers")  # they change how fast, not what
 CHOICES = {
     "normalise": ("image", "imagenet"),
     "precision": ("fp32", "bf16"),
     "sampler": ("permutation", "independent"),
     "forward": ("one", "second"),
 }
+BESIDE_THE_POINT = ("cache", "workers", "scores")  # they change how fast or what is kept, not what comes out
 WARMUP_SHARE = {"fashion": 0.5}  # of the epochs; the paper's is 25 of 100
 
 
@@ -61,6 +61,7 @@ class Experiment:
     normalise: str = "image"  # each image by itself, or imagenet: by its colours
     valid: float = 0.0  # share of the training data held out, with its noise, to choose the epoch
     init: str | None = None  # folder of a finished run whose model is the start
+    scores: tuple[int, ...] = ()  # epochs, counted from 1, after which every sample's scores are kept
     seed: int = 0
     device: str = "cpu"
     precision: str = "fp32"
@@ -82,6 +83,9 @@ class Experiment:
         for name in ("valid", "test"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must be in [0, 1), got {getattr(self, name):g}")
+        for epoch in self.scores:
+            if not 1 <= epoch <= self.epochs:
+                raise InputError(f"scores can be kept of the epochs 1 to {self.epochs}, not of {epoch}")
         if self.size is not None and self.size < 8:
             raise InputError(f"size must be at least 8 pixels, got {self.size}")
         for name, allowed in CHOICES.items():
@@ -96,8 +100,9 @@ class Experiment:
 
     def name(self) -> str:
         """A short hash of everything that is not as usual, so that a new field leaves old names as they are."""
-        usual = {**Experiment().as_dict(), **{name: getattr(self, name) for name in BESIDE_THE_POINT}}
-        text = json.dumps({name: v for name, v in self.as_dict().items() if v != usual[name]}, sort_keys=True)
+        usual = Experiment().as_dict()
+        unusual = {n: v for n, v in self.as_dict().items() if v != usual[n] and n not in BESIDE_THE_POINT}
+        text = json.dumps(unusual, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -47,6 +47,17 @@ def read_run(path: Path) -> Run:
         raise error if isinstance(error, InputError) else InputError(f"cannot read the run {path}: {error}") from error
 
 
+def read_scores(path: Path) -> dict[str, Array]:
+    """Every sample's scores that a run kept."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read the scores {path}: {error}") from error
+
+
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs grouped by method, each group in the order of its seeds."""
     groups: dict[str, list[Run]] = {}

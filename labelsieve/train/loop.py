@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.core.method import Method
+from labelsieve.core.part import Predict
 from labelsieve.errors import Diverged
 from labelsieve.randomness import derive, generator
 from labelsieve.train.augment import Augment
@@ -24,6 +25,7 @@ from labelsieve.train.signals import StopFlag
 from labelsieve.train.steps import Steps
 
 MakeNetworks = Callable[[int], nn.Module]  # of a round; one child per network of the method, logits (N, B, K)
+AtEpochEnd = Callable[[int, Predict], None]  # told the epoch, counted from 1, and how to predict the training set
 
 
 class Watcher(Protocol):
@@ -74,13 +76,16 @@ def fit(
     checkpoints: Checkpoints | None = None,
     watcher: Watcher | None = None,
     stop: StopFlag | None = None,
+    at_epoch_end: AtEpochEnd | None = None,
 ) -> Result:
     """Train the networks of every round, on the device of the training data.
 
     `stop`: the flag of someone who trains several at a time; without one, signals to the process stop this training.
+    `at_epoch_end`: called before an epoch counts as done, so that a cut run has missed none of its calls.
     """
     with own_stream(train.labels.device), nullcontext(stop) if stop else StopFlag() as flag:
-        run = _Run(make_networks, method, train, test, valid, training, record, checkpoints, watcher or Nobody())
+        watcher = watcher or Nobody()
+        run = _Run(make_networks, method, train, test, valid, training, record, checkpoints, watcher, at_epoch_end)
         run.resume()
         while run.round < method.rounds:
             while run.epochs_done < training.epochs:
@@ -102,6 +107,7 @@ class _Run:
     record: Record | None
     checkpoints: Checkpoints | None
     watcher: Watcher
+    at_epoch_end: AtEpochEnd | None = None
     round: int = 0
     epochs_done: int = 0  # of the round
     chosen: Chosen = field(default_factory=Chosen)
@@ -117,6 +123,8 @@ class _Run:
         reading = self._learn(epoch, stop)
         self.method.end_epoch(self._predict)
         row = self._row(epoch, reading, began)
+        if self.at_epoch_end:
+            self.at_epoch_end(epoch + 1, self._predict)
         self.epochs_done += 1
         self._choose(row)
         self.rows.append(row)

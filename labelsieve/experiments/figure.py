@@ -1,0 +1,218 @@
+"""figure: one of the paper's figures from finished runs; those that are missing are trained first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from labelsieve import noise
+from labelsieve.data.published import PUBLISHED, where
+from labelsieve.devices import best_device, best_precision
+from labelsieve.errors import InputError, LabelsieveError, Stopped
+from labelsieve.experiments.compare import run_all
+from labelsieve.experiments.folder import scores_name
+from labelsieve.experiments.paper_figures import DATASETS, DOMINANT, OBSERVED, RATE, Point, points
+from labelsieve.experiments.spec import Experiment, with_defaults
+from labelsieve.methods import options_of
+from labelsieve.report import figures
+from labelsieve.report.figures import Pictures
+from labelsieve.report.matching import Spec, finished, key
+from labelsieve.report.records import Run, read_run, read_scores
+from labelsieve.files import write_atomically
+
+SHOWN = 1250  # samples of figure 3, all classes together: the paper's interval of 40 on CIFAR-10
+
+
+@dataclass(frozen=True)
+class Known:
+    """A point with those of its runs that are finished."""
+
+    point: Point
+    paths: dict[int, Path]  # by seed
+
+    def runs(self) -> list[Run]:
+        return [read_run(path) for path in self.paths.values()]
+
+
+def figure_options(
+    number: int, dataset: str | None, seeds: int, device: str, precision: str | None, threads: int, **rest: Any
+) -> None:
+    """The figure that a person's options mean."""
+    if seeds < 1:
+        raise InputError("seeds must be at least 1")
+    device = best_device() if device == "auto" else device
+    place = {"device": device, "precision": precision or best_precision(device), "threads": threads}
+    figure(number, dataset, 1 if number == 3 else seeds, place, **rest)
+
+
+def figure(
+    number: int,
+    dataset: str | None,
+    seeds: int,
+    place: dict[str, Any],
+    *,
+    show: bool,
+    out: Path,
+    results: Path,
+    save: Path | None,
+    at_once: int | None,
+) -> None:
+    """Run what is missing, unless only to show; draw what there is, say what is left out. `place`: where to run."""
+    wanted = points(number, dataset)
+    failure = None
+    if not show:
+        left = missing(look_up(wanted, seeds, out, results), seeds)
+        failure = train([replace(experiment, **place) for experiment in left], out, at_once)
+    known = look_up(wanted, seeds, out, results)
+    left = missing(known, seeds)
+    every = seeds * len(wanted)
+    if every and len(left) == every:
+        raise failure or InputError(f"no finished run of figure {number} in {out} or {results}: leave out --show")
+    name = f"figure-{number}-{dataset}" if dataset and wanted else f"figure-{number}"
+    keep(DRAWN[number](known), save or out, name)
+    if left:
+        print(f"left out: {len(left)} of {every} runs are not there, such as {spoken(left[0])}")
+    if failure:
+        raise failure
+
+
+def look_up(wanted: list[Point], seeds: int, *roots: Path) -> list[Known]:
+    """Every point with its finished runs."""
+    epochs = {epoch for point in wanted for epoch in point.experiment.scores}
+    there = finished(*roots, complete=complete, holding=scores_name(epochs.pop()) if epochs else "done")
+    return [
+        Known(point, {seed: there[each] for seed in range(seeds) if (each := key_of(point, seed)) in there})
+        for point in wanted
+    ]
+
+
+def key_of(point: Point, seed: int) -> str:
+    return key(complete(replace(point.experiment, seed=seed).as_dict()))
+
+
+def complete(saved: Spec) -> Spec:
+    """A specification of any age: newer fields at their defaults, options that are the method's own left unsaid."""
+    spec = with_defaults(saved)
+    usual = options_of(spec["method"])
+    return {**spec, "options": sorted([n, v] for n, v in spec["options"] if n not in usual or usual[n] != v)}
+
+
+def missing(known: list[Known], seeds: int) -> list[Experiment]:
+    """The runs that are not finished."""
+    return [replace(one.point.experiment, seed=seed) for one in known for seed in range(seeds) if seed not in one.paths]
+
+
+def train(experiments: list[Experiment], out: Path, at_once: int | None) -> LabelsieveError | None:
+    """Train these; what went wrong is returned, so that the rest can be drawn."""
+    for data in sorted({experiment.data for experiment in experiments} & set(PUBLISHED)):
+        where(data)  # refuses data that is not there before anything runs
+    if not experiments:
+        return None
+    print(f"{len(experiments)} runs to be trained, in {out}", flush=True)
+    try:
+        run_all(experiments, out, at_once)
+    except Stopped:
+        raise
+    except LabelsieveError as error:
+        return error
+    return None
+
+
+def keep(pictures: Pictures, folder: Path, name: str) -> None:
+    """Write them, and say where."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+    for ending, content in pictures.items():
+        write_atomically(folder / f"{name}.{ending}", content)
+    print(f"pictures: {folder / name}.{{{','.join(pictures)}}}")
+
+
+def spoken(experiment: Experiment) -> str:
+    """cifar10 pair 0.4 mentornet seed 0"""
+    e = experiment
+    chosen = [e.criterion or "", *(f"{name}={value}" for name, value in e.options)]
+    return " ".join(filter(None, [e.data, str(e.noise), f"{e.rate:g}", e.method, *chosen, f"seed {e.seed}"]))
+
+
+def by_panel(known: list[Known]) -> dict[str, dict[str, list[Known]]]:
+    """Points by panel and series; panels without any run are left out."""
+    panels: dict[str, dict[str, list[Known]]] = {}
+    for one in known:
+        panels.setdefault(one.point.panel, {}).setdefault(one.point.series, []).append(one)
+    return {name: panel for name, panel in panels.items() if any(one.paths for s in panel.values() for one in s)}
+
+
+def over_seeds(known: list[Known]) -> str:
+    counts = {len(one.paths) for one in known if one.paths}
+    if counts == {1}:
+        return "one seed"
+    return f"mean and standard error over {max(counts)} seeds" + (" at most" if len(counts) > 1 else "")
+
+
+def scores_figure(known: list[Known]) -> Pictures:
+    """Figure 3."""
+    run = known[0].point.experiment
+    kept = {
+        one.point.panel: read_scores(path / scores_name(run.scores[0])) for one in known for path in one.paths.values()
+    }
+    panels = {
+        name: figures.Scored(scores, OBSERVED, DOMINANT, 1 - RATE, max(1, len(scores["label"]) // SHOWN))
+        for name, scores in kept.items()
+    }
+    after = f"after epoch {run.scores[0]}; right of the dashed line is selected"
+    return figures.scores(panels, f"{DATASETS[run.data]}: samples labelled as class {OBSERVED + 1}, {after}")
+
+
+def matrices_figure(known: list[Known]) -> Pictures:
+    """Figure 7, which needs no runs."""
+    kinds = {"pair, 40%": "pair", "symmetry, 40%": "symmetry", "mixed, 30% + 10%": "mixed"}
+    panels = {title: noise.transition(kind, 10, RATE).numpy() for title, kind in kinds.items()}
+    return figures.matrices(panels, "Which label each class gets, %, of ten classes")
+
+
+def errors_figure(title: str, xlabel: str, known: list[Known]) -> Pictures:
+    """Figures 8, 9 and 10."""
+    panels = {
+        name: [
+            figures.Line(
+                series,
+                {one.point.x: [run.end["best"] for run in one.runs()] for one in marks if one.paths},
+                {one.point.x: one.point.published for one in marks if one.point.published},
+            )
+            for series, marks in panel.items()
+        ]
+        for name, panel in by_panel(known).items()
+    }
+    return figures.errors(panels, f"{title}\n{over_seeds(known)}", xlabel, "paper (hollow)")
+
+
+def precision_figure(known: list[Known]) -> Pictures:
+    """Figure 11."""
+    panels = {
+        name: [
+            figures.Curve(
+                series,
+                [[100 * (p or 0) for p in run.series("precision")] for run in one.runs()],
+                one.point.published and one.point.published[0],
+            )
+            for series, (one,) in panel.items()
+        ]
+        for name, panel in by_panel(known).items()
+    }
+    run = known[0].point.experiment
+    title = f"{DATASETS[run.data]}: how clean the selected samples are\n{over_seeds(known)}"
+    return figures.precision(panels, title, run.warmup, "paper, approximate, from its text")
+
+
+RATES = "noise rate, % of the labels"
+DRAWN: dict[int, Callable[[list[Known]], Pictures]] = {
+    3: scores_figure,
+    7: matrices_figure,
+    8: partial(errors_figure, "Test error under pair noise", RATES),
+    9: partial(errors_figure, "Test error under symmetry noise", RATES),
+    10: partial(errors_figure, "Test error by λ, the weight of the penalty label", "λ"),
+    11: precision_figure,
+}

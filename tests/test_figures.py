@@ -1,0 +1,280 @@
+"""The paper's figures: right runs, right points, the same bytes again, and what is missing said in a line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from labelsieve.cli import execute
+from labelsieve.errors import LabelsieveError
+from labelsieve.experiments import paper_figures, spec
+from labelsieve.experiments.figure import Known, complete, key_of, over_seeds
+from labelsieve.experiments.paper import cells
+from labelsieve.experiments.paper_figures import FIGURES, MIXED, points
+from labelsieve.experiments.prepare import noise_matrix
+from labelsieve.experiments.spec import Experiment
+from labelsieve.report import figures
+from labelsieve.report.figures import Curve, Line, Scored, arranged, selected_clean
+from labelsieve.report.matching import finished, key
+from tests.conftest import blobs
+
+
+def pretend(experiment, root, best=20.0, precision=0.7):
+    """The folder of a finished run, as records are kept."""
+    folder = root / experiment.name()
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps({"experiment": experiment.as_dict()}))
+    epochs = [{"event": "epoch", "epoch": e + 1, "precision": precision} for e in range(experiment.epochs)]
+    rows = [{"event": "start"}, *epochs, {"event": "end", "best": best, "last": best}]
+    (folder / "record.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "done").touch()
+    return folder
+
+
+def made_up_scores(path, count=4000):
+    random = np.random.default_rng(0)
+    clean = random.integers(0, 10, count).astype(np.uint8)
+    label = np.where(random.random(count) < 0.4, (clean + 1) % 10, clean).astype(np.uint8)
+    ol, pl = (random.random(count).astype(np.float32) for _ in range(2))
+    save_file({"ol": ol, "pl": pl, "all": ol - pl, "label": label, "clean": clean}, path)
+
+
+def show(number, *arguments, out, results=None):
+    results = results or out / "nowhere"
+    return execute(["figure", str(number), "--show", "--out", str(out), "--results", str(results), *arguments])
+
+
+@pytest.mark.parametrize(("number", "noise", "count"), [(8, "pair", 36), (9, "symmetry", 36)])
+def test_figures_8_and_9_are_cells_of_table_2(number, noise, count):
+    table = {cell.experiment: cell.published for cell in cells() if cell.table == "2"}
+    found = points(number)
+    assert len(found) == count and all(table[point.experiment] == point.published for point in found)
+    assert {point.experiment.noise for point in found} == {noise}
+    assert all(point.x == 100 * point.experiment.rate for point in found)
+
+
+def test_figures_10_and_11_share_their_runs_with_table_2():
+    table = {cell.experiment: cell.published for cell in cells() if cell.table == "2"}
+    tens = {(point.series, point.x): point for point in points(10)}
+    assert [x for series, x in tens if series == "pair, 40%"] == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert tens["pair, 40%", 0.0].published == (52.8, 0.69) and tens["symmetry, 40%", 1.0].published == (38.3, 0.11)
+    assert tens["pair, 40%", 1.5].published is None and tens["pair, 40%", 1.5].experiment.options == (("lam", 1.5),)
+    assert all((point.experiment in table) == (x in (0.0, 1.0)) for (_, x), point in tens.items())
+    elevens = points(11)
+    assert [point.experiment in table for point in elevens] == [True, False, True] * 2
+    assert elevens[1].experiment.criterion == "pl" and elevens[1].published == (85.0, None)
+
+
+def test_figure_3_is_the_start_of_the_papers_run():
+    pair, mixed = (point.experiment for point in points(3))
+    assert (pair.epochs, pair.warmup, pair.drops, pair.scores, pair.seed) == (26, 25, (), (25,), 0)
+    assert mixed == replace(pair, noise=MIXED)
+    row = noise_matrix(mixed.noise, mixed.rate, "", 10)[3].tolist()  # of the class that becomes the observed one
+    assert row[4] == pytest.approx(0.24) and row[3] == pytest.approx(0.6)
+    assert [row[k] for k in (0, 1, 2, 5, 6, 7, 8, 9)] == pytest.approx([0.02] * 8)
+
+
+@pytest.mark.parametrize("noise", ["mixed:", "mixed:much", "mixed:1.5", "pair:0.5", "mixt"])
+def test_wrong_noise_is_refused_in_a_line(noise, capsys, tmp_path):
+    assert execute(["train", "--noise", noise, "--rate", "0.4", "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and ("mixed:0.6" in error or "dominant" in error or "did you mean" in error)
+
+
+def test_a_run_is_known_wherever_it_ran(tmp_path):
+    experiment = points(8)[-1].experiment
+    elsewhere = replace(experiment, device="cuda", precision="bf16", threads=7, workers=3, scores=(5,))
+    folder = pretend(elsewhere, tmp_path / "a")
+    pretend(elsewhere, tmp_path / "b")
+    found = finished(tmp_path / "a", tmp_path / "b", complete=complete)
+    assert found == {key(complete(experiment.as_dict())): folder}
+    assert finished(tmp_path, complete=complete, holding="scores-5.safetensors") == {}
+
+
+def test_an_old_specification_is_known_too():
+    point = points(8)[0]
+    old = {name: v for name, v in point.experiment.as_dict().items() if name not in ("drops", "nesterov", "scores")}
+    assert key(complete(old)) == key_of(point, 0) != key_of(point, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"options": (("lam", 1.0),)}, True),
+        ({"options": (("lam", 0.5),)}, False),
+        ({"data": "cifar100"}, False),
+        ({"drops": ()}, False),
+        ({"seed": 1}, False),
+        ({"criterion": "ol"}, False),
+    ],
+)
+def test_only_what_changes_the_result_counts(change, same):
+    base = Experiment(data="cifar10", method="mentornet-prop")
+    assert (key(complete(base.as_dict())) == key(complete(replace(base, **change).as_dict()))) is same
+
+
+def scored(interval):
+    """Ten samples of label 4: true, true, ... wrong ones of 3 (dominant) and of 7."""
+    clean = np.array([4, 3, 4, 7, 4, 3, 4, 4, 3, 4, 9, 9])
+    label = np.array([4] * 10 + [9, 9])
+    ol = np.array([0.9, 0.8, 0.7, 0.1, 0.6, 0.2, 0.5, 0.4, 0.3, 0.95, 0.0, 1.0])
+    pl = np.array([0.0, 0.7, 0.1, 0.2, 0.15, 0.6, 0.05, 0.3, 0.5, 0.01, 0.9, 0.9])
+    return Scored({"ol": ol, "pl": pl, "all": ol - pl, "label": label, "clean": clean}, 4, 3, 0.6, interval)
+
+
+def test_figure_3_sorts_the_samples_of_one_label_by_hand():
+    values, kinds = arranged(scored(1), "ol")
+    assert values.tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95]
+    assert kinds.tolist() == [2, 1, 1, 0, 0, 0, 0, 1, 0, 0]
+    assert selected_clean(scored(1), "ol") == 5 / 6
+    values, kinds = arranged(scored(1), "pl")
+    assert values.tolist() == [0.7, 0.6, 0.5, 0.3, 0.2, 0.15, 0.1, 0.05, 0.01, 0.0]
+    assert kinds.tolist() == [1, 1, 1, 0, 2, 0, 0, 0, 0, 0]
+    assert selected_clean(scored(5), "pl") == 5 / 6  # of all samples, however few are shown
+    values, kinds = arranged(scored(3), "ol")  # samples 0, 3, 6, 9
+    assert values.tolist() == [0.1, 0.5, 0.9, 0.95] and kinds.tolist() == [2, 0, 0, 0]
+
+
+PICTURES = {
+    "errors": lambda: figures.errors(
+        {"data": [Line("a", {10: [1.0, 2.0], 20: [3.0]}, {10: (1.5, 0.1), 20: (2.0, None)}), Line("b", {})]},
+        "title",
+        "x",
+        "paper",
+    ),
+    "precision": lambda: figures.precision(
+        {"pair": [Curve("a", [[60.0, 70.0], [60.0, 80.0]], 70.0), Curve("b", [])]}, "title", 1, "paper"
+    ),
+    "scores": lambda: figures.scores({"pair": scored(1)}, "title"),
+    "matrices": lambda: figures.matrices({"pair": np.eye(3)}, "title"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_the_same_bytes_again(name):
+    first, second = PICTURES[name](), PICTURES[name]()
+    assert first["png"].startswith(b"\x89PNG") and b"<svg" in first["svg"] and b"<dc:date>" not in first["svg"]
+    assert first == second
+
+
+def test_what_is_drawn_is_mean_and_standard_error(monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn = []
+    errorbar = Axes.errorbar
+    monkeypatch.setattr(Axes, "errorbar", lambda self, *a, **k: (drawn.append(a), errorbar(self, *a, **k))[1])
+    PICTURES["errors"]()
+    (at, means, spread), paper, _ = drawn
+    assert at == pytest.approx([10, 20], abs=0.2) and (means, list(spread)) == ((1.5, 3.0), [0.5, 0.0])
+    assert paper == (pytest.approx(10, abs=0.2), 1.5, 0.1)
+
+
+def test_partial_data_is_drawn_and_the_rest_is_named(tmp_path, capsys):
+    rated = [point.experiment for point in points(8, "cifar10") if point.experiment.rate == 0.4]
+    for experiment in rated[1:]:
+        pretend(experiment, tmp_path / "results")
+    out = tmp_path / "out"
+    assert show(8, "--seeds", "1", out=out, results=tmp_path / "results") == 0
+    said = capsys.readouterr().out
+    assert "left out: 34 of 36 runs are not there, such as cifar10 pair 0.1 default seed 0\n" in said
+    assert sorted(path.name for path in out.iterdir()) == ["figure-8.png", "figure-8.svg"]
+    assert show(11, "--dataset", "cifar10", "--save", str(tmp_path / "docs"), out=tmp_path / "results") == 0
+    assert (tmp_path / "docs" / "figure-11-cifar10.svg").exists()
+    assert "such as cifar10 pair 0.4 mentornet seed 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [3, 8, 9, 10, 11])
+def test_with_no_runs_at_all_it_says_so(tmp_path, capsys, number):
+    assert show(number, out=tmp_path) == 2
+    assert capsys.readouterr().err == (
+        f"error: no finished run of figure {number} in {tmp_path} or {tmp_path / 'nowhere'}: leave out --show\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_figure_7_needs_no_runs(tmp_path, capsys):
+    assert show(7, out=tmp_path) == 0
+    assert capsys.readouterr().out == f"pictures: {tmp_path / 'figure-7'}.{{png,svg}}\n"
+
+
+def test_figure_3_is_drawn_from_kept_scores(tmp_path, capsys):
+    pair, mixed = (point.experiment for point in points(3))
+    made_up_scores(pretend(pair, tmp_path) / "scores-25.safetensors")
+    pretend(mixed, tmp_path)  # finished, but its scores were not kept
+    assert show(3, out=tmp_path) == 0
+    assert (
+        "left out: 1 of 2 runs are not there, such as cifar10 mixed:0.6 0.4 mentornet-prop" in capsys.readouterr().out
+    )
+    (tmp_path / pair.name() / "scores-25.safetensors").write_bytes(b"broken")
+    assert show(3, out=tmp_path) == 2
+    assert "cannot read the scores" in capsys.readouterr().err
+
+
+def test_wrong_figures_and_data_are_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LABELSIEVE_DATA", str(tmp_path))
+    for arguments, reason in {
+        ("5",): f"there are {', '.join(map(str, FIGURES))}",
+        ("8", "--dataset", "mnist"): "not of 'mnist'",
+        ("8", "--seeds", "0"): "seeds must be at least 1",
+        ("9",): "no cifar10 in",
+    }.items():
+        assert execute(["figure", *arguments, "--out", str(tmp_path / "out"), "--results", str(tmp_path)]) == 2
+        error = capsys.readouterr().err
+        assert reason in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def blob_data(tmp_path, monkeypatch):
+    """A tiny dataset that figures can be drawn of."""
+    train, test = blobs(300, 0, classes=6), blobs(30, 1, classes=6)
+    arrays = {"images": train.images[:, 0].numpy(), "labels": train.labels.numpy()}
+    arrays |= {"test_images": test.images[:, 0].numpy(), "test_labels": test.labels.numpy()}
+    monkeypatch.chdir(tmp_path)
+    np.savez("blobs.npz", **arrays)
+    monkeypatch.setitem(spec.SETTINGS, "blobs.npz", {"model": "small", "epochs": 4, "lr": 0.02})
+    monkeypatch.setitem(paper_figures.DATASETS, "blobs.npz", "Blobs")
+    monkeypatch.setattr("labelsieve.experiments.figure.run_all", one_after_another)
+
+
+def test_missing_runs_are_trained_once_and_then_drawn(blob_data, capsys):
+    arguments = ["figure", "3", "--dataset", "blobs.npz", "--out", "out", "--device", "cpu"]
+    assert execute(arguments) == 0
+    assert "2 runs to be trained, in out" in capsys.readouterr().out
+    before = Path("out/figure-3-blobs.npz.svg").read_bytes()
+    assert execute(arguments) == 0
+    assert "to be trained" not in capsys.readouterr().out
+    assert Path("out/figure-3-blobs.npz.svg").read_bytes() == before
+
+
+def test_what_is_there_is_drawn_even_if_a_run_fails(blob_data, capsys, monkeypatch):
+    def first_alone(experiments, out, at_once):
+        one_after_another(experiments[:1], out, at_once)
+        raise LabelsieveError("1 of 2 runs failed; see above")
+
+    monkeypatch.setattr("labelsieve.experiments.figure.run_all", first_alone)
+    assert execute(["figure", "3", "--dataset", "blobs.npz", "--out", "out", "--device", "cpu"]) == 1
+    said = capsys.readouterr()
+    assert "left out: 1 of 2 runs" in said.out and said.err == "error: 1 of 2 runs failed; see above\n"
+    assert Path("out/figure-3-blobs.npz.png").exists()
+
+
+def one_after_another(experiments, out, at_once):
+    """The sweep, in this process."""
+    from labelsieve.experiments.run import run
+    from labelsieve.experiments.sweep import folder_of
+
+    for experiment in experiments:
+        run(experiment, folder_of(experiment, out))
+
+
+def test_the_title_says_how_many_seeds(tmp_path):
+    point = points(10)[0]
+    known = [Known(point, {0: tmp_path}), Known(point, {})]
+    assert over_seeds(known) == "one seed"
+    known.append(Known(point, {0: tmp_path, 2: tmp_path}))
+    assert over_seeds(known) == "mean and standard error over 2 seeds at most"
+    assert over_seeds(known[2:]) == "mean and standard error over 2 seeds"

@@ -14,12 +14,12 @@ from labelsieve.experiments.compare import run_all
 from labelsieve.experiments.folder import scores_name
 from labelsieve.experiments.paper_figures import DATASETS, DOMINANT, OBSERVED, RATE, Point, points
 from labelsieve.experiments.spec import Experiment, with_defaults
+from labelsieve.files import write_atomically
 from labelsieve.methods import options_of
 from labelsieve.report import figures
 from labelsieve.report.figures import Pictures
 from labelsieve.report.matching import Spec, finished, key
 from labelsieve.report.records import Run, read_run, read_scores
-from labelsieve.files import write_atomically
 
 SHOWN = 1250  # samples of figure 3, all classes together: the paper's interval of 40 on CIFAR-10
 

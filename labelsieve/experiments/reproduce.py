@@ -2,8 +2,10 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ class Trial:
     def start(self) -> Experiment | None:
         return self.cell.start and replace(self.cell.start, seed=self.seed)
 
-    @property
+    @cached_property
     def identity(self) -> Identity:
         return identity({**self.experiment.as_dict(), "init": "a run" if self.start else None})
 
@@ -57,30 +59,31 @@ def reproduce(
     results: Path,
     form: str,
     save: Path | None,
-    device: str,
-    precision: str | None,
-    **how: Any,
+    at_once: int | None,
+    on: str,
+    **where_to_run: Any,
 ) -> None:
-    """Run what is missing of a table, unless it is only to be shown, and print it. `how` as of `run_missing`."""
+    """Run what is missing of a table, unless it is only to be shown, and print it."""
     table = named_table(name, epochs)
     cells = chosen(table, keep)
     check(form, save, results, seeds)
     trials = [Trial(cell, seed) for seed in range(table.seeds if seeds is None else seeds) for cell in cells]
     known = known_runs(out, results)
-    why: dict[str, int] = {}
+    missing = [trial for trial in trials if trial.identity not in known]
     failed: dict[Experiment, str] = {}
-    if show:
-        missing = sum(trial.identity not in known for trial in trials)
-        why = {f"no finished run in {out} or {results}: without --show they are run": missing} if missing else {}
-    else:
-        device = best_device() if device == "auto" else device
-        placed = {"device": device, "precision": precision or best_precision(device), "threads": how.pop("threads")}
-        failed, why = run_missing([t for t in trials if t.identity not in known], known, out, placed, **how)
+    why = {f"no finished run in {out} or {results}: without --show they are run": len(missing)} if missing else {}
+    if missing and not show:
+        failed, why = run_missing(missing, known, out, placed(**where_to_run), at_once, on)
         known = known_runs(out, results)
-        why |= {f"failed: {reason}": list(failed.values()).count(reason) for reason in failed.values()}
     publish(written(document(table, entries(table, cells, trials, known), why, form), form), save)
     if failed:
-        raise LabelsieveError(f"{len(failed)} runs failed; see above")
+        raise LabelsieveError(f"{len(failed)} of the runs failed; see above")
+
+
+def placed(device: str, precision: str | None, threads: int) -> dict[str, Any]:
+    """The fields of an experiment that say where it runs."""
+    device = best_device() if device == "auto" else device
+    return {"device": device, "precision": precision or best_precision(device), "threads": threads}
 
 
 def named_table(name: str, epochs: int | None) -> Table:
@@ -148,34 +151,34 @@ def check(form: str, save: Path | None, results: Path, seeds: int | None) -> Non
 
 
 def run_missing(
-    trials: Sequence[Trial], known: Known, out: Path, placed: dict[str, Any], at_once: int | None, on: str
+    trials: Sequence[Trial], known: Known, out: Path, where_to_run: dict[str, Any], at_once: int | None, on: str
 ) -> tuple[dict[Experiment, str], dict[str, int]]:
-    """Run these; returns why those failed that did, and why how many were not tried."""
-    ready, why = [], dict[str, int]()
-    for trial in trials:
-        reason = absent(trial)
-        if reason:
-            why[reason] = why.get(reason, 0) + 1
-        else:
-            ready.append(trial)
+    """Run these; returns why those failed that did, and for how many runs each reason not to be there holds."""
 
-    def here(experiment: Experiment) -> Experiment:
+    def here(experiment: Experiment, start: Path | None = None) -> Experiment:
         weights = experiment.weights and str(beside_data(experiment.weights))
-        return replace(experiment, weights=weights, **placed)
+        return replace(experiment, weights=weights, init=str(start) if start else None, **where_to_run)
 
-    starts = {trial.start: start_folder(trial.start, known) for trial in ready if trial.start}
-    first = [trial.experiment for trial in ready if not trial.start] + [e for e, path in starts.items() if not path]
-    failed = run_all([here(e) for e in dict.fromkeys(first)], out, at_once, on) if first else {}
+    def run_these(experiments: Iterable[Experiment]) -> dict[Experiment, str]:
+        once = list(dict.fromkeys(experiments))
+        return run_all(once, out, at_once, on) if once else {}
+
+    reasons = {trial: absent(trial) for trial in trials}
+    ready = [trial for trial, reason in reasons.items() if reason is None]
+    plain = [here(trial.experiment) for trial in ready if not trial.start]
+    starts = {trial: start_folder(trial.start, known) for trial in ready if trial.start}
+    first = [here(trial.start) for trial, found in starts.items() if trial.start and found is None]
+    failed = run_these([*plain, *first])
     second = []
-    for trial in ready:
-        if trial.start:
-            folder = starts[trial.start] or folder_of(here(trial.start), out)
-            second.append(replace(here(trial.experiment), init=str(folder)))
-    can = [e for e in second if (Path(str(e.init)) / "done").exists()]
-    failed |= run_all(can, out, at_once, on) if can else {}
-    if len(can) < len(second):
-        why["the run that they start from failed"] = len(second) - len(can)
-    return failed, why
+    for trial, found in starts.items():
+        folder = found or folder_of(here(trial.start or trial.experiment), out)
+        if (folder / "done").exists():
+            second.append(here(trial.experiment, folder))
+        else:
+            reasons[trial] = "the run that they start from failed"
+    failed |= run_these(second)
+    counts = Counter([r for r in reasons.values() if r] + [f"failed: {reason}" for reason in failed.values()])
+    return failed, dict(counts)
 
 
 def start_folder(experiment: Experiment, known: Known) -> Path | None:
@@ -224,11 +227,8 @@ def document(table: Table, found: Sequence[Entry], why: dict[str, int], form: st
     shown = blocks(found, by_noise=form == "text")
     pairs = paired_rows(found)
     more = [Block("on the same noise and seed", pairs)] if len(pairs) > 1 else []
-    ours = "mean ± standard error over n seeds" + (
-        "" if table.name == "small" else f"; table {table.name} of the paper"
-    )
     marks = any("difference" in row for block in shown for row in block.rows)
-    notes = [ours, *([LEGEND] if marks else []), *table.notes]
+    notes = ["ours: mean ± standard error over n seeds", *([LEGEND] if marks else []), *table.notes]
     notes += [f"not run: {count} of the runs; {reason}" for reason, count in why.items()]
     return Document(table.title, [*shown, *more], notes)
 

@@ -223,7 +223,7 @@ def test_pairs_are_compared_seed_by_seed_where_both_are_there():
             cell("sl-prop", {1: 5.0}, 0.2),
         ]
     )
-    expected = ["mentornet-prop minus default", "cifar10", "pair 40%", "-8.00, -9.00", "-8.50 ± 0.50 (2)"]
+    expected = ["mentornet-prop minus default", "pair 40%", "-8.00, -9.00", "-8.50 ± 0.50 (2)"]
     assert rows[1:] == [expected]
 
 
@@ -303,7 +303,7 @@ def test_show_reads_records_and_runs_nothing(here, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert re.search(r"default +pair 40% +18.00 \(1\) +18.4 ± 0.35 +-0.40 +n too small", said)
     assert re.search(r"mentornet-prop +pair 40% +12.50 ± 0.29 \(3\) +12.2 ± 0.12 +\+0.30 +yes", said)
-    assert re.search(r"mentornet-prop minus default +cifar10 +pair 40% +-6.00 +-6.00 \(1\)", said)
+    assert re.search(r"mentornet-prop minus default +pair 40% +-6.00 +-6.00 \(1\)", said)
     assert "not run: 2 of the runs; no finished run in runs/paper or results" in said
     assert execute([*TWO, "--show", "--seeds", "1", "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

@@ -190,13 +190,25 @@ def unusual(method: str, chosen: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 def tables() -> dict[str, Table]:
     """Every table of the paper that has numbers."""
     every = (
-        Table("1", "Table 1: mixed noise, best test error in percent", tuple(table_1())),
-        Table("2", "Table 2: best test error in percent", tuple(table_2()), notes=NOTES_2),
-        Table("3", "Table 3: best test error in percent of each run of SELFIE", tuple(table_3()), 2, notes=NOTES_3),
-        Table("5", "Table 5: ways to update the penalty labels, best test error in percent", tuple(table_5())),
-        Table("6", "Table 6: ANIMAL-10N, best test error in percent", tuple(table_6())),
-        Table("7", "Table 7: Clothing1M, test error in percent", tuple(table_7()), 2, notes=NOTES_7),
-        Table("8", "Table 8: transition matrix or penalty labels, best test error in percent", tuple(table_8())),
+        Table("1", "Table 1 of the paper: mixed noise, best test error in percent", tuple(table_1())),
+        Table("2", "Table 2 of the paper: best test error in percent", tuple(table_2()), notes=NOTES_2),
+        Table(
+            "3",
+            "Table 3 of the paper: best test error in percent of each run of SELFIE",
+            tuple(table_3()),
+            2,
+            notes=NOTES_3,
+        ),
+        Table(
+            "5", "Table 5 of the paper: ways to update the penalty labels, best test error in percent", tuple(table_5())
+        ),
+        Table("6", "Table 6 of the paper: ANIMAL-10N, best test error in percent", tuple(table_6())),
+        Table("7", "Table 7 of the paper: Clothing1M, test error in percent", tuple(table_7()), 2, notes=NOTES_7),
+        Table(
+            "8",
+            "Table 8 of the paper: transition matrix or penalty labels, best test error in percent",
+            tuple(table_8()),
+        ),
     )
     return {table.name: table for table in every}
 

@@ -19,7 +19,7 @@ from labelsieve.experiments.small_table import small_table
 from labelsieve.experiments.spec import Experiment
 from labelsieve.experiments.sweep import folder_of
 from labelsieve.experiments.watch import run_all
-from labelsieve.report.beside import LEGEND, Entry, blocks, long_form, measured, paired_rows
+from labelsieve.report.beside import LEGEND, Entry, blocks, long_form, measured, paired_blocks
 from labelsieve.report.formats import FORMATS, Block, Document, written
 from labelsieve.report.records import read_run
 from labelsieve.train.files import write_atomically
@@ -224,13 +224,11 @@ def document(table: Table, found: Sequence[Entry], why: dict[str, int], form: st
     """The table, the paired comparisons, and what is to be said about them."""
     if form == "csv":
         return Document("", [Block("", long_form(found))], ())
-    shown = blocks(found, by_noise=form == "text")
-    pairs = paired_rows(found)
-    more = [Block("on the same noise and seed", pairs)] if len(pairs) > 1 else []
+    shown = blocks(found, by_noise=form != "markdown")
     marks = any("difference" in row for block in shown for row in block.rows)
     notes = ["ours: mean ± standard error over n seeds", *([LEGEND] if marks else []), *table.notes]
     notes += [f"not run: {count} of the runs; {reason}" for reason, count in why.items()]
-    return Document(table.title, [*shown, *more], notes)
+    return Document(table.title, [*shown, *paired_blocks(found)], notes)
 
 
 def publish(text: str, save: Path | None) -> None:

@@ -129,16 +129,24 @@ def marked(entry: Entry) -> str:
     return f"{difference(entry)} {MARK.get(within(entry), '?')}" if difference(entry) else ""
 
 
+def paired_blocks(entries: Sequence[Entry]) -> list[Block]:
+    """What the paper's methods gain over their bases on the same noise, seed by seed, a table for each dataset."""
+    every = {
+        data: paired_rows([e for e in entries if e.data == data]) for data in dict.fromkeys(e.data for e in entries)
+    }
+    return [Block(f"{data}, differences on the same noise and seed", rows) for data, rows in every.items() if rows[1:]]
+
+
 def paired_rows(entries: Sequence[Entry]) -> Rows:
-    """What the paper's methods gain over their bases on the same noise, seed by seed; nothing but a header if none."""
-    groups: dict[tuple[str, str], dict[str, Mapping[int, float]]] = {}
+    """Those of one dataset."""
+    groups: dict[str, dict[str, Mapping[int, float]]] = {}
     for entry in entries:
-        groups.setdefault((entry.data, entry.column), {})[entry.method] = entry.errors
-    rows = [["pair", "data", "noise", "seed by seed", "mean (n)"]]
-    for (data, column), errors in groups.items():
+        groups.setdefault(entry.column, {})[entry.method] = entry.errors
+    rows = [["pair", "noise", "seed by seed", "mean (n)"]]
+    for column, errors in groups.items():
         for method, base, differences in pairs(errors):
             mean, error = mean_and_error(differences)
             spread = "" if math.isnan(error) else f" ± {error:.2f}"
             each = ", ".join(f"{one:+.2f}" for one in differences)
-            rows.append([f"{method} minus {base}", data, column, each, f"{mean:+.2f}{spread} ({len(differences)})"])
+            rows.append([f"{method} minus {base}", column, each, f"{mean:+.2f}{spread} ({len(differences)})"])
     return rows

@@ -76,13 +76,13 @@ def latex(document: Document) -> str:
 
 def latex_table(rows: Rows, title: str, notes: Sequence[str]) -> list[str]:
     header, *body = [" & ".join(map(latex_cell, row)) + r" \\" for row in rows]
-    small = [r"\scriptsize", r"\setlength{\tabcolsep}{3pt}"] if len(rows[0]) > 6 else []
-    below = [rf"\par\smallskip {{\footnotesize {latex_cell(note)}.}}" for note in notes]
+    below = [rf"\par\smallskip {latex_cell(note)}." for note in notes]
     return [
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{latex_cell(title)}}}",
-        *small,
+        r"\scriptsize",
+        r"\setlength{\tabcolsep}{3pt}",
         rf"\begin{{tabular}}{{{'l' * len(rows[0])}}}",
         r"\toprule",
         header,

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -116,10 +118,18 @@ def unexpected(error: Exception) -> str:
 
 
 def _start_worker(ended: Event) -> None:
-    """Leave signals to the parent, and know where it says that all is over."""
+    """Leave signals to the parent, know where it says that all is over, and end with it."""
     global _ended
     _ended = ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A parent that was killed can stop nobody; its folders must be free for the next."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os._exit(1)
 
 
 def _stop(pool: ProcessPoolExecutor, futures: dict[Future[str | None], Experiment]) -> None:

@@ -321,6 +321,8 @@ def test_rounds_come_from_one_run(here, capsys):
         ("selfie (round 2)", "43.00 (1)", "43.40"),
         ("selfie (round 3)", "40.00 (1)", "41.30"),
     ]
+    assert execute(["table", "3", "--show", "--seeds", "1"]) == 0
+    assert "not run: 3 of the runs" in capsys.readouterr().out  # twelve cells are four runs
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "latex", "csv"])

@@ -69,7 +69,7 @@ def reproduce(
     check(form, save, results, seeds)
     trials = [Trial(cell, seed) for seed in range(table.seeds if seeds is None else seeds) for cell in cells]
     known = known_runs(out, results)
-    missing = [trial for trial in trials if trial.identity not in known]
+    missing = list({trial.identity: trial for trial in trials if trial.identity not in known}.values())
     failed: dict[Experiment, str] = {}
     why = {f"no finished run in {out} or {results}: without --show they are run": len(missing)} if missing else {}
     if missing and not show:

@@ -275,6 +275,67 @@ def compare(
     )
 
 
+def table(
+    name: Positional[Annotated[str, arg(metavar="N")]],
+    *,
+    dataset: Text = None,
+    noise: Text = None,
+    rate: Text = None,
+    methods: Text = None,
+    seeds: Whole = None,
+    epochs: Whole = None,
+    show: bool = False,
+    device: str = "auto",
+    precision: Text = None,
+    threads: int = 1,
+    at_once: Whole = None,
+    on: str = "here",
+    out: Path = Path("runs/paper"),
+    results: Path = Path("results"),
+    format: str = "text",
+    save: File = None,
+) -> None:
+    """Reproduce a table of the paper: run what is missing of it, and print our numbers beside the printed ones.
+
+    Args:
+        name: The table: 1, 2, 3, 5, 6, 7 or 8 of the paper, or small, a table on the embedded data.
+        dataset: Only these datasets, with commas between them: cifar10, cifar100, tiny-imagenet, ...
+        noise: Only these kinds of noise: pair, symmetry, mixed, or own where the data has its own.
+        rate: Only these rates: 0.2,0.4.
+        methods: Only these methods.
+        seeds: Trials of each cell. Default: three for the paper's tables, two for the small one.
+        epochs: Of the small table's runs; the paper's tables say their own. Default: 12.
+        show: Only read records and run nothing.
+        device: auto, cpu or cuda.
+        precision: bf16 or fp32. Default: bf16 on a GPU.
+        threads: CPU threads of each run.
+        at_once: How many runs share a GPU. Default: as many as pay and fit.
+        on: As for compare.
+        out: Folder for new runs. Finished ones that are there are not run again.
+        results: Folder of records that count too, wherever they were made.
+        format: text, markdown, latex or csv.
+        save: A file for the table. Default: the terminal.
+    """
+    from labelsieve.experiments.reproduce import reproduce
+
+    reproduce(
+        name,
+        keep={"dataset": dataset, "noise": noise, "rate": rate, "methods": methods},
+        seeds=seeds,
+        epochs=epochs,
+        show=show,
+        device=device,
+        precision=precision,
+        threads=threads,
+        at_once=at_once,
+        on=on,
+        out=out,
+        results=results,
+        form=format,
+        save=save,
+    )
+
+
 def figure(
     number: Positional[Annotated[int, arg(metavar="NUMBER")]],
     *,
@@ -288,6 +349,7 @@ def figure(
     precision: Text = None,
     threads: int = 1,
     at_once: Whole = None,
+    on: str = "here",
 ) -> None:
     """Draw a figure of the paper from finished runs, as PNG and SVG; the runs that are missing are trained first.
 
@@ -304,6 +366,7 @@ def figure(
         precision: bf16 or fp32. Default: bf16 on a GPU.
         threads: CPU threads of each run.
         at_once: How many runs share a GPU. Default: as many as pay and fit.
+        on: As for compare.
     """
     from labelsieve.experiments.figure import figure_options
 
@@ -319,6 +382,7 @@ def figure(
         results=results,
         save=save,
         at_once=at_once,
+        on=on,
     )
 
 
@@ -476,6 +540,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check": check,
     "noise": noise,
     "review": review,
+    "table": table,
     "figure": figure,
     "bench": bench,
 }

@@ -23,6 +23,13 @@ def told(row: Row) -> str:
     return ", ".join(words)
 
 
+def duration(seconds: float) -> str:
+    """In words, to the unit that matters."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 class PlainLines:
     """A line per epoch."""
 

@@ -9,16 +9,15 @@ import pytest
 from safetensors.numpy import save_file
 
 from labelsieve.cli import execute
-from labelsieve.errors import LabelsieveError
 from labelsieve.experiments import paper_figures, spec
-from labelsieve.experiments.figure import Known, complete, key_of, over_seeds
-from labelsieve.experiments.paper import cells
+from labelsieve.experiments.figure import Known, over_seeds
+from labelsieve.experiments.matching import identity, known_runs
+from labelsieve.experiments.paper import tables
 from labelsieve.experiments.paper_figures import FIGURES, MIXED, points
 from labelsieve.experiments.prepare import noise_matrix
 from labelsieve.experiments.spec import Experiment
 from labelsieve.report import figures
 from labelsieve.report.figures import Curve, Line, Scored, arranged, selected_clean
-from labelsieve.report.matching import finished, key
 from tests.conftest import blobs
 
 
@@ -49,7 +48,7 @@ def show(number, *arguments, out, results=None):
 
 @pytest.mark.parametrize(("number", "noise", "count"), [(8, "pair", 36), (9, "symmetry", 36)])
 def test_figures_8_and_9_are_cells_of_table_2(number, noise, count):
-    table = {cell.experiment: cell.published for cell in cells() if cell.table == "2"}
+    table = {cell.experiment: cell.published for cell in tables()["2"].cells}
     found = points(number)
     assert len(found) == count and all(table[point.experiment] == point.published for point in found)
     assert {point.experiment.noise for point in found} == {noise}
@@ -57,7 +56,7 @@ def test_figures_8_and_9_are_cells_of_table_2(number, noise, count):
 
 
 def test_figures_10_and_11_share_their_runs_with_table_2():
-    table = {cell.experiment: cell.published for cell in cells() if cell.table == "2"}
+    table = {cell.experiment: cell.published for cell in tables()["2"].cells}
     tens = {(point.series, point.x): point for point in points(10)}
     assert [x for series, x in tens if series == "pair, 40%"] == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert tens["pair, 40%", 0.0].published == (52.8, 0.69) and tens["symmetry, 40%", 1.0].published == (38.3, 0.11)
@@ -89,15 +88,15 @@ def test_a_run_is_known_wherever_it_ran(tmp_path):
     elsewhere = replace(experiment, device="cuda", precision="bf16", threads=7, workers=3, scores=(5,))
     folder = pretend(elsewhere, tmp_path / "a")
     pretend(elsewhere, tmp_path / "b")
-    found = finished(tmp_path / "a", tmp_path / "b", complete=complete)
-    assert found == {key(complete(experiment.as_dict())): folder}
-    assert finished(tmp_path, complete=complete, holding="scores-5.safetensors") == {}
+    found = known_runs(tmp_path / "a", tmp_path / "b")
+    assert found == {identity(experiment.as_dict()): folder}
+    assert known_runs(tmp_path, holding="scores-5.safetensors") == {}
 
 
 def test_an_old_specification_is_known_too():
     point = points(8)[0]
     old = {name: v for name, v in point.experiment.as_dict().items() if name not in ("drops", "nesterov", "scores")}
-    assert key(complete(old)) == key_of(point, 0) != key_of(point, 1)
+    assert identity(old) == identity_of(point, 0) != identity_of(point, 1)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_an_old_specification_is_known_too():
 )
 def test_only_what_changes_the_result_counts(change, same):
     base = Experiment(data="cifar10", method="mentornet-prop")
-    assert (key(complete(base.as_dict())) == key(complete(replace(base, **change).as_dict()))) is same
+    assert (identity(base.as_dict()) == identity(replace(base, **change).as_dict())) is same
 
 
 def scored(interval):
@@ -251,9 +250,8 @@ def test_missing_runs_are_trained_once_and_then_drawn(blob_data, capsys):
 
 
 def test_what_is_there_is_drawn_even_if_a_run_fails(blob_data, capsys, monkeypatch):
-    def first_alone(experiments, out, at_once):
-        one_after_another(experiments[:1], out, at_once)
-        raise LabelsieveError("1 of 2 runs failed; see above")
+    def first_alone(experiments, out, at_once, on):
+        return one_after_another(experiments[:1], out, at_once, on) | {experiments[1]: "no reason"}
 
     monkeypatch.setattr("labelsieve.experiments.figure.run_all", first_alone)
     assert execute(["figure", "3", "--dataset", "blobs.npz", "--out", "out", "--device", "cpu"]) == 1
@@ -262,13 +260,14 @@ def test_what_is_there_is_drawn_even_if_a_run_fails(blob_data, capsys, monkeypat
     assert Path("out/figure-3-blobs.npz.png").exists()
 
 
-def one_after_another(experiments, out, at_once):
+def one_after_another(experiments, out, at_once, on):
     """The sweep, in this process."""
     from labelsieve.experiments.run import run
     from labelsieve.experiments.sweep import folder_of
 
     for experiment in experiments:
         run(experiment, folder_of(experiment, out))
+    return {}
 
 
 def test_the_title_says_how_many_seeds(tmp_path):

@@ -11,14 +11,14 @@ from rich.table import Table
 from labelsieve.data import load_data
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.experiments.prepare import reading_of
-from labelsieve.experiments.spec import Experiment, planned
-from labelsieve.experiments.sweep import folder_of, sweep
+from labelsieve.experiments.spec import planned
+from labelsieve.experiments.sweep import folder_of
+from labelsieve.experiments.watch import run_all
 from labelsieve.methods import METHODS, Problem, make
 from labelsieve.noise import transition
-from labelsieve.progress import live_bar
 from labelsieve.report.comparison import comparison, markdown, paired_differences
 from labelsieve.report.picture import draw
-from labelsieve.report.records import by_method, read_run
+from labelsieve.report.records import Run, by_method, read_run
 
 MOST_CURVES = 6  # in one picture
 TITLES = {"fashion": "Fashion-MNIST"}
@@ -64,8 +64,17 @@ def compare(
     ]
     about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
     print(f"{len(experiments)} runs: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
-    run_all(experiments, out, at_once, on)
-    groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments)
+    failed = run_all(experiments, out, at_once, on)
+    groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments if experiment not in failed)
+    if groups:
+        title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
+        present(groups, list(train.classes), title, out, f"{noise or 'given'}-{rate:g}.png")
+    if failed:
+        raise LabelsieveError(f"{len(failed)} of {len(experiments)} runs failed; see above")
+
+
+def present(groups: dict[str, list[Run]], classes: list[str], title: str, out: Path, picture: str) -> None:
+    """The table and the picture of what came of it."""
     table = comparison(groups)
     show(table)
     print("\n".join(paired_differences(groups)))
@@ -74,10 +83,8 @@ def compare(
         print("no picture: pip install 'labelsieve[plots]'")
         return
     few = {method: groups[method] for method in list(groups)[:MOST_CURVES]}
-    picture = out / f"{noise or 'given'}-{rate:g}.png"
-    title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
-    draw(few, list(train.classes), title, picture)
-    print(f"picture: {picture}")
+    draw(few, classes, title, out / picture)
+    print(f"picture: {out / picture}")
 
 
 def spoken(seeds: range) -> str:
@@ -93,26 +100,6 @@ def named(method: str) -> tuple[str, str | None]:
     """co-teaching:all is the method co-teaching with the criterion all."""
     name, _, criterion = method.partition(":")
     return name, criterion or None
-
-
-def run_all(experiments: list[Experiment], out: Path, at_once: int | None, on: str) -> None:
-    """The sweep, with a bar for people."""
-    bar = live_bar()
-    bar.disable = not sys.stdout.isatty()
-    task = bar.add_task("training")
-    with bar:
-        failed = sweep(
-            experiments,
-            out,
-            lambda done, total: bar.update(task, completed=done, total=total),
-            at_once,
-            bar.console.print,
-            on,
-        )
-    for experiment, reason in failed.items():
-        print(f"failed: {experiment.method}, seed {experiment.seed}: {reason}", file=sys.stderr)
-    if failed:
-        raise LabelsieveError(f"{len(failed)} of {len(experiments)} runs failed; see above")
 
 
 def show(table: list[list[str]]) -> None:

@@ -9,16 +9,15 @@ from typing import Any
 from labelsieve import noise
 from labelsieve.data.published import PUBLISHED, where
 from labelsieve.devices import best_device, best_precision
-from labelsieve.errors import InputError, LabelsieveError, Stopped
-from labelsieve.experiments.compare import run_all
+from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.experiments.folder import scores_name
+from labelsieve.experiments.matching import Identity, identity, known_runs
 from labelsieve.experiments.paper_figures import DATASETS, DOMINANT, OBSERVED, RATE, Point, points
-from labelsieve.experiments.spec import Experiment, with_defaults
+from labelsieve.experiments.spec import Experiment
+from labelsieve.experiments.watch import run_all
 from labelsieve.files import write_atomically
-from labelsieve.methods import options_of
 from labelsieve.report import figures
 from labelsieve.report.figures import Pictures
-from labelsieve.report.matching import Spec, finished, key
 from labelsieve.report.records import Run, read_run, read_scores
 
 SHOWN = 1250  # samples of figure 3, all classes together: the paper's interval of 40 on CIFAR-10
@@ -57,13 +56,14 @@ def figure(
     results: Path,
     save: Path | None,
     at_once: int | None,
+    on: str,
 ) -> None:
     """Run what is missing, unless only to show; draw what there is, say what is left out. `place`: where to run."""
     wanted = points(number, dataset)
     failure = None
     if not show:
         left = missing(look_up(wanted, seeds, out, results), seeds)
-        failure = train([replace(experiment, **place) for experiment in left], out, at_once)
+        failure = train([replace(experiment, **place) for experiment in left], out, at_once, on)
     known = look_up(wanted, seeds, out, results)
     left = missing(known, seeds)
     every = seeds * len(wanted)
@@ -80,22 +80,15 @@ def figure(
 def look_up(wanted: list[Point], seeds: int, *roots: Path) -> list[Known]:
     """Every point with its finished runs."""
     epochs = {epoch for point in wanted for epoch in point.experiment.scores}
-    there = finished(*roots, complete=complete, holding=scores_name(epochs.pop()) if epochs else "done")
+    there = known_runs(*roots, holding=scores_name(epochs.pop()) if epochs else "done")
     return [
-        Known(point, {seed: there[each] for seed in range(seeds) if (each := key_of(point, seed)) in there})
+        Known(point, {seed: there[each] for seed in range(seeds) if (each := identity_of(point, seed)) in there})
         for point in wanted
     ]
 
 
-def key_of(point: Point, seed: int) -> str:
-    return key(complete(replace(point.experiment, seed=seed).as_dict()))
-
-
-def complete(saved: Spec) -> Spec:
-    """A specification of any age: newer fields at their defaults, options that are the method's own left unsaid."""
-    spec = with_defaults(saved)
-    usual = options_of(spec["method"])
-    return {**spec, "options": sorted([n, v] for n, v in spec["options"] if n not in usual or usual[n] != v)}
+def identity_of(point: Point, seed: int) -> Identity:
+    return identity(replace(point.experiment, seed=seed).as_dict())
 
 
 def missing(known: list[Known], seeds: int) -> list[Experiment]:
@@ -103,20 +96,15 @@ def missing(known: list[Known], seeds: int) -> list[Experiment]:
     return [replace(one.point.experiment, seed=seed) for one in known for seed in range(seeds) if seed not in one.paths]
 
 
-def train(experiments: list[Experiment], out: Path, at_once: int | None) -> LabelsieveError | None:
+def train(experiments: list[Experiment], out: Path, at_once: int | None, on: str) -> LabelsieveError | None:
     """Train these; what went wrong is returned, so that the rest can be drawn."""
     for data in sorted({experiment.data for experiment in experiments} & set(PUBLISHED)):
         where(data)  # refuses data that is not there before anything runs
     if not experiments:
         return None
     print(f"{len(experiments)} runs to be trained, in {out}", flush=True)
-    try:
-        run_all(experiments, out, at_once)
-    except Stopped:
-        raise
-    except LabelsieveError as error:
-        return error
-    return None
+    failed = run_all(experiments, out, at_once, on)
+    return LabelsieveError(f"{len(failed)} of {len(experiments)} runs failed; see above") if failed else None
 
 
 def keep(pictures: Pictures, folder: Path, name: str) -> None:

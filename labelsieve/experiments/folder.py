@@ -68,6 +68,7 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.truncate(self._lock, 0)  # nobody is in it any more
         os.close(self._lock)
         ENTERED.discard(self.path.absolute())
 

@@ -1,37 +1,36 @@
 """The paper's experiments: every hyper-parameter beside the number that it is to be compared with.
 
-Numbers are best test errors in percent with their standard error over three trials, as printed.
+Numbers are test errors in percent with their standard error over three trials, as printed. Tables are numbered by their
+labels in the paper's source, which has no table 4.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from labelsieve.experiments.cell import Cell, Published, Table
 from labelsieve.experiments.spec import Experiment
 from labelsieve.methods import options_of
 
-Published = tuple[float, float | None]  # error, its standard error where it is printed
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One number of the paper and the experiment that reproduces it."""
-
-    table: str
-    experiment: Experiment
-    published: Published
-
-
 BENCHMARK: dict[str, Any] = {"model": "densenet-25-12", "epochs": 100, "warmup": 25, "batch": 128, "lr": 0.1}
 
-# Clothing1M: every method but default fine-tunes the best epoch (on the clean validation set) of a cross-entropy model.
-# Plain momentum 0.9, weight decay 1e-3, incomplete batches dropped; learning rates of epochs 1-5 and 6-10.
+SIZE = {"tiny-imagenet": 32}  # every second pixel; other images are taken as they are
+
+# Clothing1M: every method but default fine-tunes the best epoch (on the clean validation set) of a cross-entropy model,
+# and is tested at its own best epoch. Half of the epochs at the first learning rate, half at the second.
 CLOTHING1M: dict[str, Any] = {
-    "model": "resnet-50",  # pretrained on ImageNet
+    "model": "resnet-50",
     "epochs": 10,
+    "warmup": 0,
     "batch": 256,
-    "lr": {"default": (0.01, 0.001), "fine-tuning": (1e-6, 5e-7)},
+    "weight_decay": 1e-3,
+    "nesterov": False,
+    "drops": (0.5,),
+    "drop_last": True,
+    "augment": "window224,flip",
+    "normalise": "imagenet",
 }
+CROSS_ENTROPY: dict[str, Any] = {"lr": 0.01, "drop_factor": 0.1, "weights": "resnet50-0676ba61.pth"}  # then 0.001
+FINE_TUNING: dict[str, Any] = {"lr": 1e-6, "drop_factor": 0.5}  # then 5e-7
 
 NOISE_RATE = {"animal10n": 0.08, "clothing1m": 0.3846}  # of data whose noise is its own
 
@@ -51,9 +50,13 @@ def options(method: str, data: str) -> dict[str, Any]:
         "sl-prop": {**symmetric, "lam": 1.0},
         "selfie-prop": {"threshold": 0.005, "history": 25, "rounds": 3, "lam": 1.0},
         "gce": {"q": 0.7},
+        "dmi": {"lr_scale": 1.0},  # it only appears where the learning rate is that of fine-tuning
     }
     return every.get(method, {})
 
+
+# Table 1 is the mixed column of table 2 for these.
+TABLE_1 = ("default", "mentornet", "mentornet-prop")
 
 # Table 2: the columns, then error and standard error per column. The mentornet rows are commented out in the source.
 COLUMNS = (
@@ -126,7 +129,7 @@ TABLE_6: dict[str, Published] = {  # ANIMAL-10N
     "selfie-prop": (16.1, 0.13),
 }
 
-TABLE_7: dict[str, Published] = {  # Clothing1M, numbers to compare with
+TABLE_7: dict[str, Published] = {  # Clothing1M
     "default": (31.06, None),
     "vat": (30.43, None),
     "f-correction": (29.17, None),
@@ -142,8 +145,8 @@ TABLE_7: dict[str, Published] = {  # Clothing1M, numbers to compare with
 # Table 8: Tiny-ImageNet at 40% noise, (pair, symmetry); T of f-correction from the stacked predictions.
 TABLE_8 = {"default": (69.9, 64.7), "f-correction": (72.8, 75.3), "mentornet-prop": (62.5, 61.0)}
 
-# Commented out in the source: CIFAR-100 at 40%, best error of SELFIE's runs 1 to 3.
-SELFIE_ROUNDS = {
+# Table 3, commented out in the source: CIFAR-100 at 40%, best error of SELFIE's runs 1 to 3.
+TABLE_3 = {
     ("selfie", "pair"): (46.70, 43.40, 41.30),
     ("selfie", "symmetry"): (38.71, 37.15, 37.04),
     ("selfie-prop", "pair"): (36.58, 35.64, 35.20),
@@ -152,36 +155,112 @@ SELFIE_ROUNDS = {
 
 
 def experiment(data: str, method: str, noise: str | None, rate: float, seed: int = 0, **more: Any) -> Experiment:
-    """One run of the paper's protocol; `more` are further options of the method. What is usual is left unsaid."""
-    usual = options_of(method)
-    chosen = {name: value for name, value in {**options(method, data), **more}.items() if usual.get(name) != value}
+    """One run of the paper's protocol; `more` are further options of the method."""
     return Experiment(
         data=data,
+        size=SIZE.get(data),
         method=method,
         noise=noise,
         rate=rate,
         noise_rate=rate if noise else NOISE_RATE[data],
-        options=tuple(sorted(chosen.items())),
+        options=unusual(method, {**options(method, data), **more}),
         seed=seed,
         **BENCHMARK,
     )
 
 
-def cells() -> Iterator[Cell]:
-    """Every cell of every table but 7, whose protocol is not an Experiment's."""
+def clothing1m(method: str, **schedule: Any) -> Experiment:
+    """One run of the protocol of Clothing1M."""
+    return Experiment(
+        data="clothing1m",
+        method=method,
+        noise_rate=NOISE_RATE["clothing1m"],
+        options=unusual(method, options(method, "clothing1m")),
+        **CLOTHING1M,
+        **schedule,
+    )
+
+
+def unusual(method: str, chosen: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The options without those that are the method's defaults: what is usual is left unsaid."""
+    usual = options_of(method)
+    return tuple(sorted((name, value) for name, value in chosen.items() if usual.get(name) != value))
+
+
+def tables() -> dict[str, Table]:
+    """Every table of the paper that has numbers."""
+    every = (
+        Table("1", "Table 1 of the paper: mixed noise, best test error in percent", tuple(table_1())),
+        Table("2", "Table 2 of the paper: best test error in percent", tuple(table_2()), notes=NOTES_2),
+        Table(
+            "3",
+            "Table 3 of the paper: best test error in percent of each run of SELFIE",
+            tuple(table_3()),
+            2,
+            notes=NOTES_3,
+        ),
+        Table(
+            "5", "Table 5 of the paper: ways to update the penalty labels, best test error in percent", tuple(table_5())
+        ),
+        Table("6", "Table 6 of the paper: ANIMAL-10N, best test error in percent", tuple(table_6())),
+        Table("7", "Table 7 of the paper: Clothing1M, test error in percent", tuple(table_7()), 2, notes=NOTES_7),
+        Table(
+            "8",
+            "Table 8 of the paper: transition matrix or penalty labels, best test error in percent",
+            tuple(table_8()),
+        ),
+    )
+    return {table.name: table for table in every}
+
+
+NOTES_2 = ("the paper's mentornet rows are commented out in its source; table 1 prints those of mixed noise",)
+NOTES_3 = ("the whole table is commented out in the paper's source",)
+NOTES_7 = ("the paper took default, vat, f-correction, gce, lccn and dmi from L_DMI's authors; here all are run alike",)
+
+
+def table_1() -> Iterator[Cell]:
+    for cell in table_2():
+        if cell.experiment.noise == "mixed" and cell.experiment.method in TABLE_1:
+            yield cell
+
+
+def table_2() -> Iterator[Cell]:
     for data, rows in TABLE_2.items():
         for method, row in rows.items():
             for (noise, rate), text in zip(COLUMNS, row.split(", "), strict=True):
-                error, *spread = map(float, text.split())
-                yield Cell("2", experiment(data, method, noise, rate), (error, spread[0] if spread else None))
+                error, spread = map(float, text.split())
+                yield Cell(experiment(data, method, noise, rate), (error, spread))
+
+
+def table_3() -> Iterator[Cell]:
+    for (method, noise), errors in TABLE_3.items():
+        for number, error in enumerate(errors, 1):
+            name = f"round {number}"
+            yield Cell(experiment("cifar100", method, noise, 0.4), (error, None), name, measure=name)
+
+
+def table_5() -> Iterator[Cell]:
     for data, noises in TABLE_5.items():
         for noise, errors in noises.items():
-            again, stacked = errors
-            repredicted = experiment(data, "mentornet-prop", noise, 0.4, update="repredict")
-            yield Cell("5", repredicted, (again, None))
-            yield Cell("5", experiment(data, "mentornet-prop", noise, 0.4), (stacked, None))
+            for update, error in zip(("repredict", "stack"), errors, strict=True):
+                yield Cell(experiment(data, "mentornet-prop", noise, 0.4, update=update), (error, None), update)
+
+
+def table_6() -> Iterator[Cell]:
     for method, published in TABLE_6.items():
-        yield Cell("6", experiment("animal10n", method, None, 0.0), published)
-    for method, (pair, symmetry) in TABLE_8.items():
-        yield Cell("8", experiment("tiny-imagenet", method, "pair", 0.4), (pair, None))
-        yield Cell("8", experiment("tiny-imagenet", method, "symmetry", 0.4), (symmetry, None))
+        yield Cell(experiment("animal10n", method, None, 0.0), published)
+
+
+def table_7() -> Iterator[Cell]:
+    cross_entropy = clothing1m("default", **CROSS_ENTROPY)
+    for method, published in TABLE_7.items():
+        if method == "default":
+            yield Cell(cross_entropy, published, measure="chosen")
+        else:
+            yield Cell(clothing1m(method, **FINE_TUNING), published, measure="chosen", start=cross_entropy)
+
+
+def table_8() -> Iterator[Cell]:
+    for method, errors in TABLE_8.items():
+        for noise, error in zip(("pair", "symmetry"), errors, strict=True):
+            yield Cell(experiment("tiny-imagenet", method, noise, 0.4), (error, None))

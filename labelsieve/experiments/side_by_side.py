@@ -13,6 +13,7 @@ from labelsieve.experiments.prepare import Prepared, first_batch, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import Experiment
+from labelsieve.experiments.sweep import unexpected
 from labelsieve.train.evaluate import predictions
 from labelsieve.train.learner import Learner
 from labelsieve.train.signals import StopFlag
@@ -55,11 +56,11 @@ def measured_fit(prepared: Prepared) -> Fit:
 
 
 def costliest_fit(experiments: Sequence[Experiment], shelf: Shelf) -> Fit:
-    """The measure of the kind of run that takes the most memory; runs that are refused are told of later."""
+    """The measure of the kind of run that takes the most memory; runs that fail here are told of later."""
     kinds = {(e.method, e.criterion, e.options, e.model, e.batch, e.data): e for e in experiments}
     found = []
     for experiment in kinds.values():
-        with suppress(LabelsieveError):
+        with suppress(Exception):
             found.append(measured_fit(prepare(experiment, shelf)))
     return max(found, key=lambda fit: fit.bytes_per_run, default=Fit(1, 1))
 
@@ -88,6 +89,8 @@ def side_by_side(
                 return str(error)
             except torch.OutOfMemoryError:
                 return "out of GPU memory: use a smaller --batch or --at-once"
+            except Exception as error:
+                return unexpected(error)
             return None
 
         futures = {pool.submit(one, e, folder): e for e, folder in zip(experiments, folders, strict=True)}

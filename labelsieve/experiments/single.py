@@ -28,7 +28,7 @@ from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, 
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.predict import Predictor, load
-from labelsieve.progress import watching
+from labelsieve.progress import duration, watching
 from labelsieve.report.records import read_run
 from labelsieve.train.learner import Learner
 
@@ -190,13 +190,6 @@ def seconds_per_step(prepared: Prepared) -> float:
         finite = learner.step(first_batch(prepared), prepared.train.labels[index], index).finite
         finite.tolist()  # waits for the device
     return (time.perf_counter() - began) / TIMED_STEPS
-
-
-def duration(seconds: float) -> str:
-    """In words, to the unit that matters."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def classify(run_path: Path, data: str, out: Path | None, device: str, model: str | None, **columns: Any) -> None:

@@ -3,8 +3,13 @@
 import multiprocessing
 import os
 import signal
+import tempfile
+import threading
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -13,6 +18,7 @@ from labelsieve.experiments.spec import Experiment
 
 _ended: Event | None = None  # of a worker: set when no further run may begin
 POLL = 0.3  # seconds between two looks at the folders
+DIED = "its process was ended from outside, perhaps for want of memory; the same command goes on"
 
 
 Report = Callable[[int, int], None]
@@ -57,7 +63,15 @@ def sweep(
 
 
 def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> dict[Experiment, str]:
-    """As many at a time as the cores allow."""
+    """As many at a time as the cores allow; when a process dies, those that it took along are run again, one by one."""
+    failed = in_pool(experiments, root, report)
+    for experiment in [e for e, reason in failed.items() if reason == DIED and len(experiments) > 1]:
+        del failed[experiment]
+        failed |= in_pool([experiment], root, report)
+    return failed
+
+
+def in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> dict[Experiment, str]:
     workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
     context = multiprocessing.get_context("spawn")
     ended = context.Event()
@@ -70,7 +84,15 @@ def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable
             ended.set()  # calls that a worker has taken already cannot be cancelled
             _stop(pool, futures)
             raise
-    return {futures[future]: reason for future in futures if (reason := future.result()) is not None}
+    return {futures[future]: reason for future in futures if (reason := outcome(future)) is not None}
+
+
+def outcome(future: Future[str | None]) -> str | None:
+    """Why a run failed, if it did."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return DIED
 
 
 def folder_of(experiment: Experiment, root: Path) -> Path:
@@ -90,14 +112,31 @@ def _run_one(experiment: Experiment, root: Path) -> str | None:
         run(experiment, folder_of(experiment, root))
     except LabelsieveError as error:
         return str(error)
+    except Exception as error:
+        return unexpected(error)
     return None
 
 
+def unexpected(error: Exception) -> str:
+    """A bug in one run, told in a line and kept in a file, so that the others go on."""
+    with tempfile.NamedTemporaryFile("w", prefix="labelsieve-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
+    return f"a bug in labelsieve ({type(error).__name__}); please report it with {log.name}"
+
+
 def _start_worker(ended: Event) -> None:
-    """Leave signals to the parent, and know where it says that all is over."""
+    """Leave signals to the parent, know where it says that all is over, and end with it."""
     global _ended
     _ended = ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A parent that was killed can stop nobody; its folders must be free for the next."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os._exit(1)
 
 
 def _stop(pool: ProcessPoolExecutor, futures: dict[Future[str | None], Experiment]) -> None:

@@ -40,17 +40,24 @@ def comparison(groups: Mapping[str, Sequence[Run]]) -> list[list[str]]:
     return table
 
 
-def paired_differences(groups: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Last-epoch error of the paper's methods minus that of their bases, on the same noise and seed."""
-    lines = []
+def pairs(errors: Mapping[str, Mapping[int, float]]) -> list[tuple[str, str, list[float]]]:
+    """Method, base, and the method's error minus its base's for every seed that both have."""
+    found = []
     for method, base in PAIRS:
-        bases = {run.spec["seed"]: run.end["last"] for run in groups.get(base, ())}
-        pairs = [
-            run.end["last"] - bases[run.spec["seed"]] for run in groups.get(method, ()) if run.spec["seed"] in bases
-        ]
-        if pairs:
-            each = ", ".join(f"{difference:+.1f}" for difference in pairs)
-            lines.append(f"{method} minus {base}, last test error seed by seed: {each}; mean {shown(pairs)}")
+        bases, own = errors.get(base, {}), errors.get(method, {})
+        differences = [own[seed] - bases[seed] for seed in sorted(own.keys() & bases.keys())]
+        if differences:
+            found.append((method, base, differences))
+    return found
+
+
+def paired_differences(groups: Mapping[str, Sequence[Run]], error: str = "last") -> list[str]:
+    """Last-epoch (or best) error of the paper's methods minus that of their bases, on the same noise and seed."""
+    errors = {method: {run.spec["seed"]: run.end[error] for run in runs} for method, runs in groups.items()}
+    lines = []
+    for method, base, differences in pairs(errors):
+        each = ", ".join(f"{difference:+.1f}" for difference in differences)
+        lines.append(f"{method} minus {base}, {error} test error seed by seed: {each}; mean {shown(differences)}")
     return lines
 
 

@@ -31,7 +31,7 @@ class Run:
         return [epoch[name] for epoch in self.epochs]
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, with_tables: bool = True) -> Run:
     """A run folder that is done."""
     from safetensors.numpy import load_file
 
@@ -39,10 +39,10 @@ def read_run(path: Path) -> Run:
         if not (path / "done").exists():
             raise InputError(f"{path} is not a finished run")
         rows = [json.loads(line) for line in (path / "record.jsonl").read_text(encoding="utf-8").splitlines()]
-        spec = json.loads((path / "spec.json").read_bytes())["experiment"]
+        spec = read_spec(path)
         epochs = [row for row in rows if row["event"] == "epoch"]
         tables = path / "tables.safetensors"  # committed records go without
-        return Run(spec, epochs, rows[-1], load_file(tables) if tables.exists() else {})
+        return Run(spec, epochs, rows[-1], load_file(tables) if with_tables and tables.exists() else {})
     except (OSError, ValueError, KeyError) as error:
         raise error if isinstance(error, InputError) else InputError(f"cannot read the run {path}: {error}") from error
 
@@ -56,6 +56,21 @@ def read_scores(path: Path) -> dict[str, Array]:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read the scores {path}: {error}") from error
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """What a run folder says it is."""
+    try:
+        return dict(json.loads((path / "spec.json").read_bytes())["experiment"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"cannot read {path / 'spec.json'}: {error}") from error
+
+
+def finished_runs(*roots: Path) -> list[Path]:
+    """The folders of all finished runs below these, those of the first root first, each root's by name."""
+    return [
+        done.parent for root in roots for done in sorted(root.rglob("done")) if (done.parent / "spec.json").exists()
+    ]
 
 
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:

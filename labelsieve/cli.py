@@ -382,6 +382,26 @@ def noise(
     write_noise(data, kind, rate, noise_map, exact, seed, out, skip_bad=skip_bad, **columns)
 
 
+def report(
+    runs: Positional[Annotated[tuple[Path, ...], own_default(metavar="RUN...")]],
+    *,
+    out: File = None,
+    gallery: int = 200,
+) -> None:
+    """Write one HTML file about a run, or several side by side: what was found, the samples, how the training went.
+
+    Args:
+        runs: The runs' folders.
+        out: The file to write. Default: report.html in the run's folder, or here when there are several runs.
+        gallery: How many of the most suspicious samples are shown.
+    """
+    from labelsieve.experiments.reporting import report as write
+
+    if not runs:
+        raise InputError("say which run the report is about: labelsieve report RUN")
+    print(f"report: {write(runs, out, gallery)}")
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
@@ -390,6 +410,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "check": check,
     "noise": noise,
+    "report": report,
     "bench": bench,
 }
 

@@ -1,0 +1,40 @@
+"""The most suspicious samples, as the page shows them."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from labelsieve.report.findings import Suspect
+
+MOST_TEXT, MOST_COLUMNS, MOST_VALUE = 600, 12, 80  # of a sample
+
+
+@dataclass(frozen=True)
+class Card:
+    """A sample of the gallery; long texts are cut."""
+
+    sample: Suspect
+    text: str
+    columns: list[tuple[str, str]]
+    more: int  # columns that are not shown
+
+
+def cards(suspects: Iterable[Suspect]) -> list[Card]:
+    return [
+        Card(
+            suspect,
+            cut(suspect.text, MOST_TEXT),
+            [(name, cut(str(value), MOST_VALUE)) for name, value in list(suspect.row.items())[:MOST_COLUMNS]],
+            max(len(suspect.row) - MOST_COLUMNS, 0),
+        )
+        for suspect in suspects
+    ]
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def counted(names: Iterable[str]) -> list[tuple[str, int]]:
+    """Each name with its count, most first."""
+    return sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))

@@ -1,6 +1,5 @@
 """How much of each class looks wrong, and where its wrong labels come from."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 

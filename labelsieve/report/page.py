@@ -37,21 +37,24 @@ def page(told: Sequence[Told]) -> str:
     """The whole page. The first run that has an audit is the one whose labels are looked at."""
     main = next((each for each in told if each.findings), told[0])
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    return environment().get_template("report.html.j2").render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=Markup(POLICY.format(style=digest(style), script=digest(script))),
-        name=main.name,
-        data=words.data_name(main.run),
-        lead=opening(main),
-        done=words.done(main.run),
-        steps=words.next_steps(main.name, main.run, main.findings),
-        error=words.model_error(main.run, words.things(main.findings)),
-        tables=classes.tables(main.run, main.findings),
-        charts=single_charts(main.run) if len(told) == 1 else common_charts([(e.name, e.run) for e in told]),
-        settings=[(each.name, settings(each)) for each in told],
-        **about_labels(main.findings),
-        **about_runs(told),
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            style=Markup(style),
+            script=Markup(script),
+            policy=Markup(POLICY.format(style=digest(style), script=digest(script))),
+            name=main.name,
+            data=words.data_name(main.run),
+            lead=opening(main),
+            done=words.done(main.run),
+            steps=words.next_steps(main.name, main.run, main.findings),
+            error=words.model_error(main.run, words.things(main.findings)),
+            tables=classes.tables(main.run, main.findings),
+            settings=[(each.name, settings(each)) for each in told],
+            **about_labels(main.findings),
+            **about_runs(told),
+        )
     )
 
 
@@ -81,12 +84,18 @@ def about_labels(findings: Findings | None) -> dict[str, Any]:
 
 def about_runs(told: Sequence[Told]) -> dict[str, Any]:
     """What the page says about runs side by side."""
-    finished = [each.run for each in told if each.run.end]
+    several = len(told) > 1
+    charts = common_charts([(each.name, each.run) for each in told]) if several else single_charts(told[0].run)
+    groups = by_method(each.run for each in told if each.run.end)
+    differing = words.differing([each.run for each in told])
     return {
-        "several": len(told) > 1,
-        "by_method": comparison(by_method(finished)) if finished else [],
+        "several": several,
+        "charts": charts,
+        "lines": {line.label: line for chart in charts for line in chart.lines}.values(),
+        "by_method": comparison(groups) if groups else [],
+        "ranking": words.ranking(groups) if several and not differing else "",
         "run_by_run": run_by_run(told),
-        "differing": words.differing([each.run for each in told]),
+        "differing": differing,
     }
 
 
@@ -106,7 +115,16 @@ def opening(told: Told) -> str:
 
 def run_by_run(told: Sequence[Told]) -> list[list[str]]:
     """A header and a row per run."""
-    header = ["run", "method", "seed", "state", "best error %", "last error %", "kept clean %", "labels that look wrong"]
+    header = [
+        "run",
+        "method",
+        "state",
+        "seed",
+        "best error %",
+        "last error %",
+        "kept clean %",
+        "labels that look wrong",
+    ]
     rows = []
     for each in told:
         run, end = each.run, each.run.end
@@ -115,8 +133,8 @@ def run_by_run(told: Sequence[Told]) -> list[list[str]]:
             [
                 each.name,
                 run.method,
-                str(run.spec["seed"]),
                 "finished" if end else f"unfinished, {len(run.epochs)} epochs done",
+                str(run.spec["seed"]),
                 shown([end["best"]] if "best" in end else []),
                 shown([end["last"]] if "last" in end else []),
                 shown([100 * precision] if precision is not None else []),

@@ -52,7 +52,7 @@ def read_progress(path: Path) -> Run:
         rows = [json.loads(line) for line in lines]
         spec = json.loads((path / "spec.json").read_bytes())
         epochs = [row for row in rows if row["event"] == "epoch"]
-        start = next((row for row in rows if row["event"] == "start"), {})
+        start: dict[str, Any] = next((row for row in rows if row["event"] == "start"), {})
         end = rows[-1] if (path / "done").exists() else {}
         tables = path / "tables.safetensors"  # committed records go without
         return Run(

@@ -9,6 +9,9 @@ if (form) {
   quality.max = steps.length - 1;
   quality.defaultValue = steps.length - 1;
 
+  const readable = (score) =>
+    score <= 0 ? "0" : score < 0.0001 ? "0.0001" : score.toFixed(Math.max(2, 1 - Math.floor(Math.log10(score))));
+
   const narrow = () => {
     const most = steps[quality.value];
     let left = 0;
@@ -18,7 +21,7 @@ if (form) {
       card.hidden = !(fits && Number(score) <= most);
       left += card.hidden ? 0 : 1;
     }
-    shown.value = String(Number(most.toPrecision(3)));
+    shown.value = readable(most);
     quality.setAttribute("aria-valuetext", shown.value);
     count.textContent = `${left} of ${cards.length} shown`;
   };

@@ -40,41 +40,65 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     return [round(k * step, 10) for k in range(first, last + 1)]
 
 
+@dataclass(frozen=True)
+class Frame:
+    """Where a point of the data lies in the chart."""
+
+    last: float  # epoch
+    low: float
+    high: float
+
+    def across(self, x: float) -> float:
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * (x - 1) / (self.last - 1), 1)
+
+    def down(self, y: float) -> float:
+        return round(TOP + (HEIGHT - TOP - BOTTOM) * (self.high - y) / (self.high - self.low), 1)
+
+
 def line_chart(key: str, title: str, about: str, lines: Sequence[Line], unit: str, marks: Sequence[float]) -> Markup:
     """Curves over epochs; `marks` are the ends of warm-up, `key` tells apart the drawings of one page."""
-    xs = [x for line in lines for x, _ in line.points]
-    ys = [y for line in lines for _, y in line.points]
-    y_ticks = ticks(min(ys), max(ys))
-    low, high = y_ticks[0], y_ticks[-1]
-    most = max(max(xs), 2)
-
-    def across(x: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * (x - 1) / (most - 1), 1)
-
-    def down(y: float) -> float:
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (high - y) / (high - low), 1)
-
-    parts = []
-    for y in y_ticks:
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down(y)}" y2="{down(y)}"/>')
-        parts.append(f'<text class="end" x="{LEFT - 6}" y="{down(y) + 4:.1f}">{y:g}{escape(unit)}</text>')
-    for x in sorted({round(x) for x in ticks(1, most) if 1 <= x <= most and x == round(x)} | {1}):
-        parts.append(f'<text class="middle" x="{across(x)}" y="{HEIGHT - BOTTOM + 16}">{x:g}</text>')
-    parts.append(f'<text class="middle" x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 5}">epoch</text>')
-    for number, mark in enumerate(marks):
-        x = across(mark + 0.5)
-        parts.append(f'<line class="mark" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-        if number == 0:
-            side, place = ("end", x - 4) if x > WIDTH / 2 else ("start", x + 4)
-            parts.append(f'<text class="{side}" x="{place:.1f}" y="{TOP - 8}">end of warm-up</text>')
+    points = [point for line in lines for point in line.points]
+    levels = ticks(min(y for _, y in points), max(y for _, y in points))
+    frame = Frame(max(2, *(x for x, _ in points)), levels[0], levels[-1])
+    parts = [*axes(frame, levels, unit), *warmup_marks(frame, marks)]
     for line in lines:
-        path = " ".join(f"{across(x)},{down(y)}" for x, y in line.points)
-        parts.append(f'<polyline class="line {line.classes}" points="{path}"/>')
-        for x, y in line.points if len(xs) <= MOST_DOTS else line.points[:1] if len(line.points) == 1 else ():
-            said = f"{line.label}, epoch {x:g}: {y:.4g}{unit}"
-            dot = f'<circle class="dot {line.classes}" cx="{across(x)}" cy="{down(y)}" r="2.5">'
-            parts.append(f"{dot}<title>{escape(said)}</title></circle>")
+        places = " ".join(f"{frame.across(x)},{frame.down(y)}" for x, y in line.points)
+        parts.append(f'<polyline class="line {line.classes}" points="{places}"/>')
+        if len(points) <= MOST_DOTS or len(line.points) == 1:
+            parts += dots(frame, line, unit)
     return picture(key, title, about, WIDTH, HEIGHT, "chart", parts)
+
+
+def axes(frame: Frame, levels: Sequence[float], unit: str) -> list[str]:
+    """Grid lines with their values, and the epochs below."""
+    parts = []
+    for level in levels:
+        y = frame.down(level)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<text class="end" x="{LEFT - 6}" y="{y + 4:.1f}">{level:g}{escape(unit)}</text>')
+    epochs = {1} | {round(x) for x in ticks(1, frame.last) if 1 <= x <= frame.last and x == round(x)}
+    below = HEIGHT - BOTTOM + 16
+    parts += [f'<text class="middle" x="{frame.across(x)}" y="{below}">{x}</text>' for x in sorted(epochs)]
+    return [*parts, f'<text class="middle" x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 5}">epoch</text>']
+
+
+def warmup_marks(frame: Frame, marks: Sequence[float]) -> list[str]:
+    """A line after the last epoch of each warm-up; the first is named."""
+    places = [frame.across(mark + 0.5) for mark in marks]
+    parts = [f'<line class="mark" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>' for x in places]
+    if places:
+        side, x = ("end", places[0] - 4) if places[0] > WIDTH / 2 else ("start", places[0] + 4)
+        parts.append(f'<text class="{side}" x="{x:.1f}" y="{TOP - 8}">end of warm-up</text>')
+    return parts
+
+
+def dots(frame: Frame, line: Line, unit: str) -> list[str]:
+    """Points that say their value under the pointer."""
+    return [
+        f'<circle class="dot {line.classes}" cx="{frame.across(x)}" cy="{frame.down(y)}" r="2.5">'
+        f"<title>{escape(f'{line.label}, epoch {x:g}: {y:.4g}{unit}')}</title></circle>"
+        for x, y in line.points
+    ]
 
 
 def picture(key: str, title: str, about: str, width: int, height: int, kind: str, parts: Sequence[str]) -> Markup:
@@ -111,8 +135,10 @@ def matrix_map(key: str, title: str, about: str, matrix: Array) -> Markup:
     beside = matrix * (1 - np.eye(classes))
     chosen = np.argsort(-beside, axis=None, kind="stable")[:MOST_CELLS]
     largest = max(float(beside.max()), 1e-12)
-    parts = ['<rect class="ground" x="0" y="0" width="{0}" height="{0}"/>'.format(classes)]
-    parts.append(f'<line class="diagonal" x1="0" y1="0" x2="{classes}" y2="{classes}"/>')
+    parts = [
+        f'<rect class="ground" x="0" y="0" width="{classes}" height="{classes}"/>',
+        f'<line class="diagonal" x1="0" y1="0" x2="{classes}" y2="{classes}"/>',
+    ]
     for place in chosen:
         row, column = divmod(int(place), classes)
         depth = beside[row, column] / largest

@@ -1,13 +1,15 @@
 """What was done, what was found and what to do next, in words for people who know the data, not the method."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
+from labelsieve.report.comparison import shown
 from labelsieve.report.findings import Estimate, Findings
 from labelsieve.report.records import Array, Run
 
@@ -92,7 +94,9 @@ def found(findings: Findings, most: int = 3) -> list[str | Markup]:
     shown = sum(suspect.is_issue for suspect in findings.suspects)
     which = "all of them" if shown >= findings.issues else f"the {shown:,} most suspicious"
     where = f"; {which} are shown below" if shown else ""
-    lines.append(f"{findings.issues:,} labels are marked as wrong{where}. The file audit/labels.csv lists every sample.")
+    lines.append(
+        f"{findings.issues:,} labels are marked as wrong{where}. The file audit/labels.csv lists every sample."
+    )
     counts = np.array([row.samples for row in findings.per_class], dtype=float)
     if len(counts) == len(findings.classes):
         for given, true, expected in largest(findings.noise_matrix * counts[:, None], most):
@@ -157,8 +161,18 @@ def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str
 def differing(runs: Sequence[Run]) -> list[str]:
     """What the runs differ in besides method and seed, which makes their averages hard to read."""
     expected = {"method", "criterion", "options", "seed", "threads", "device", "precision", "cache", "workers"}
-    names = sorted({name for run in runs for name in run.spec} - expected)
-    return [name for name in names if len({str(run.spec.get(name)) for run in runs}) > 1]
+    common = set.intersection(*(set(run.spec) for run in runs)) - expected
+    return [name for name in sorted(common) if len({str(run.spec[name]) for run in runs}) > 1]
+
+
+def ranking(groups: Mapping[str, Sequence[Run]]) -> str:
+    """Which method came out best on the test set."""
+    every = {method: [run.end["last"] for run in runs if "last" in run.end] for method, runs in groups.items()}
+    order = sorted((fmean(errors), method) for method, errors in every.items() if errors)
+    if len(order) < 2:
+        return ""
+    best, *others = (f"{method} {shown(every[method])}%" for _, method in order)
+    return f"Last test error, lowest first: {best}; {'; '.join(others)}."
 
 
 def labels_of(named: Sequence[tuple[str, Run]]) -> list[str]:

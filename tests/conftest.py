@@ -15,6 +15,9 @@ from hypothesis import settings
 
 from labelsieve.data import Labelled
 from labelsieve.noise import corrupt, pair
+from tests.browser import browser
+
+__all__ = ["browser"]  # a fixture of all tests
 
 settings.register_profile("labelsieve", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("labelsieve")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from labelsieve.report.findings import Suspect
 
-MOST_TEXT, MOST_COLUMNS, MOST_VALUE = 600, 12, 80  # of a sample
+MOST_TEXT, MOST_COLUMNS, MOST_VALUE = 400, 12, 80  # of a sample
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(k * step, 10) for k in range(first, last + 1)]
+    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]  # 0.3, not 0.30000000000000004
 
 
 @dataclass(frozen=True)

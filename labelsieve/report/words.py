@@ -56,8 +56,13 @@ def done(run: Run) -> list[str | Markup]:
     spec, start = run.spec, run.start
     size = f"{start['samples']:,} samples of {start['classes']} classes" if start else "the data"
     lines: list[str | Markup] = [
-        Markup("A model was trained on {} from {}, in {} epochs, with the method {}{}.").format(
-            size, quoted(data_name(run)), spec["epochs"], run.method, told(spec)
+        Markup("{} on {} from {}, {} epochs, with the method {}{}.").format(
+            "A model was trained" if run.end else "A training was begun",
+            size,
+            quoted(data_name(run)),
+            spec["epochs"],
+            run.method,
+            told(spec),
         )
     ]
     if "noise" in start and spec.get("noise"):
@@ -137,25 +142,20 @@ def model_error(run: Run, samples: str) -> str:
     return f"{line}."
 
 
-def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str, str]]:
-    """What to do now: a reason and a command."""
-    folder = shlex.quote(name)
+def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str, list[str]]]:
+    """What to do now: a reason and the words of a command, ready for a shell."""
     steps = []
     if run.end and findings is None:
-        steps.append(("Find out which labels look wrong:", f"labelsieve audit {folder}"))
+        steps.append(("Find out which labels look wrong:", ["audit", name]))
     if findings is not None and findings.issues:
         data = str(run.spec["data"])
-        again = "DATA" if PurePath(data).is_absolute() else shlex.quote(data)
-        steps.append(("Go through the marked samples and decide, one key each:", f"labelsieve review {folder}"))
-        steps.append(
-            (
-                "Then train again with the labels that you decided on:",
-                f"labelsieve train {again} --labels {shlex.quote(f'{name}/review/reviewed.csv')}",
-            )
-        )
+        again = "DATA" if PurePath(data).is_absolute() else data
+        steps.append(("Go through the marked samples and decide, one key each:", ["review", name]))
+        reviewed = f"{name}/review/reviewed.csv"
+        steps.append(("Then train again with the labels that you decided on:", ["train", again, "--labels", reviewed]))
     if run.end:
-        steps.append(("Use the model as it is:", f"labelsieve predict {folder} NEW_DATA --out predictions.csv"))
-    return steps
+        steps.append(("Use the model as it is:", ["predict", name, "NEW_DATA", "--out", "predictions.csv"]))
+    return [(reason, ["labelsieve", *map(shlex.quote, command)]) for reason, command in steps]
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

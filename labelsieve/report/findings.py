@@ -75,6 +75,8 @@ def read_findings(run: Path, most: int) -> Findings | None:
         summary = json.loads(path.read_bytes())
         classes = [str(name) for name in summary["classes"]]
         penalty = summary.get("penalty")
+        if len(summary["per_class"]) != len(classes):
+            raise ValueError(f"per_class has {len(summary['per_class'])} rows, not {len(classes)}")
         return Findings(
             int(summary["samples"]),
             int(summary["issues"]),

@@ -13,6 +13,7 @@ from labelsieve.report.comparison import shown
 from labelsieve.report.findings import Estimate, Findings
 from labelsieve.report.records import Array, Run
 
+COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
 SPOKEN = {"image": "images", "text": "texts", "row": "rows"}
 
 
@@ -93,28 +94,26 @@ def lead(findings: Findings) -> str:
 
 def found(findings: Findings, most: int = 3) -> list[str | Markup]:
     """What the audit says, beside its verdict."""
-    lines: list[str | Markup] = []
     if not findings.issues:
         return [f"None of the {findings.samples:,} labels is marked as wrong."]
     shown = sum(suspect.is_issue for suspect in findings.suspects)
     which = "all of them" if shown >= findings.issues else f"the {shown:,} most suspicious"
     where = f"; {which} are shown below" if shown else ""
-    lines.append(
-        f"{findings.issues:,} labels are marked as wrong{where}. The file audit/labels.csv lists every sample."
-    )
+    marked = f"{findings.issues:,} labels are marked as probably wrong{where}."
+    return [f"{marked} The file audit/labels.csv lists every sample.", *confusions(findings, most)]
+
+
+def confusions(findings: Findings, most: int) -> list[str | Markup]:
+    """Which classes are most often mistaken for which, where that is common."""
+    lines: list[str | Markup] = []
     counts = np.array([row.samples for row in findings.per_class], dtype=float)
-    if len(counts) == len(findings.classes):
-        for given, true, expected in largest(findings.noise_matrix * counts[:, None], most):
-            if expected >= 1:
-                words = "Most often {} is really {}" if len(lines) == 1 else "Then {} is really {}"
-                lines.append(
-                    Markup(words + ": about {:,} of {:,} such labels.").format(
-                        quoted(findings.classes[given]),
-                        quoted(findings.classes[true]),
-                        round(expected),
-                        int(counts[given]),
-                    )
-                )
+    for given, true, expected in largest(findings.noise_matrix * counts[:, None], most):
+        if expected < COMMON * counts[given]:
+            break
+        start = "Then" if lines else "Most often"
+        names = (quoted(findings.classes[given]), quoted(findings.classes[true]))
+        sentence = Markup("{} {} is really {}: about {:,} of {:,} such labels.")
+        lines.append(sentence.format(start, *names, round(expected), int(counts[given])))
     return lines
 
 
@@ -150,7 +149,7 @@ def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str
     if findings is not None and findings.issues:
         data = str(run.spec["data"])
         again = "DATA" if PurePath(data).is_absolute() else data
-        steps.append(("Go through the marked samples and decide, one key each:", ["review", name]))
+        steps.append(("Go through the marked samples and decide which label is right:", ["review", name]))
         reviewed = f"{name}/review/reviewed.csv"
         steps.append(("Then train again with the labels that you decided on:", ["train", again, "--labels", reviewed]))
     if run.end:

@@ -10,6 +10,7 @@ from labelsieve.report import svg, words
 from labelsieve.report.records import Run
 
 MOST_TOLD_APART = svg.STYLES  # runs with a colour each; beyond that, a colour for each method
+SHORT = {"train_loss": "loss", "precision": "right labels"}
 MEASURES = (
     ("test_error", "Test error", "How often the model is wrong on samples that it never learnt from.", "%", 1.0),
     ("valid_error", "Validation error", "Against held-out labels as given, the wrong ones included.", "%", 1.0),
@@ -64,7 +65,7 @@ def single_charts(run: Run) -> list[Chart]:
         error_note += " Validation is against held-out labels as given, the wrong ones included."
     charts = [chart("error", "Error", error_note.strip(), lines, "%", marks)]
     for name, title, note, unit, _ in MEASURES[2:]:
-        charts.append(chart(name, title, note, [svg.Line(title.lower(), 0, found[name])], unit, marks))
+        charts.append(chart(name, title, note, [svg.Line(SHORT[name], 0, found[name])], unit, marks))
     return [drawn for drawn in charts if drawn is not None]
 
 

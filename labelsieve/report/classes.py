@@ -15,6 +15,7 @@ MOST_ROWS = 200  # of the table of classes
 MOST_LISTED = 20  # entries of a large table
 ESTIMATED = "A row for each given label: which share of its samples, in %, seems to belong to which class."
 LEARNT = "What the training learnt: for each given label, from which classes its wrong labels come, in %."
+TRUE_ALONE = "A row for each given label, in %; the true labels are known only because this is an experiment."
 TRUE = "The same from the true labels, which are known only because this is an experiment."
 
 
@@ -37,11 +38,11 @@ def bars(findings: Findings) -> list[tuple[ClassNoise, Markup]]:
 
 
 def tables(run: Run, findings: Findings | None) -> list[Table]:
-    """Where the wrong labels come from: as estimated, as learnt, and the truth where it is known."""
+    """Where the wrong labels come from: as estimated, the truth where it is known, and as learnt."""
     every: list[tuple[str, str, str, Array | None]] = [
         ("noise", "What the labels really are, as estimated", ESTIMATED, findings.noise_matrix if findings else None),
+        ("truth", "What the labels really are, in truth", TRUE if findings else TRUE_ALONE, truth(run)),
         ("penalty", "Penalty labels", LEARNT, penalty(run, findings)),
-        ("truth", "What the labels really are, in truth", TRUE, truth(run)),
     ]
     known = findings.classes if findings else run.classes
     drawn = []

@@ -28,7 +28,10 @@ def missing() -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A Playwright Browser; without one the test is skipped, or fails where LABELSIEVE_NEEDS_BROWSER is 1."""
+    """A Playwright Browser; without one the test is skipped, or fails where LABELSIEVE_NEEDS_BROWSER is 1.
+
+    While it is open its event loop runs in this thread, so that asyncio.run belongs into another thread or process.
+    """
     reason = missing()
     if reason and os.environ.get("LABELSIEVE_NEEDS_BROWSER") == "1":
         pytest.fail(reason)

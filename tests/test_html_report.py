@@ -264,7 +264,8 @@ def test_several_runs_are_compared(tmp_path):
 
 def test_unlike_runs_are_said_to_be_unlike(tmp_path):
     runs = [make_run(tmp_path / "a", batch=64), make_run(tmp_path / "b", method="default", batch=128)]
-    text = " ".join(written(*runs).split())
+    text = said(written(*runs))
+    assert "2 runs side by side. None of them was audited" in text
     assert "differ in more than method and seed (batch), so the means above mix unlike things" in text
     assert "lowest first" not in text
 
@@ -333,6 +334,7 @@ def test_many_classes_are_a_map_and_a_list(tmp_path):
         ({"summary.json": "{"}, "summary.json"),
         ({"summary.json": "{}"}, "'classes' is missing"),
         ({"gallery.jsonl": "nonsense\n"}, "gallery.jsonl"),
+        ({"gallery.jsonl": '{"id": 1}\n'}, "gallery.jsonl: 'given_label' is missing"),
     ],
 )
 def test_a_broken_audit_is_one_line(tmp_path, broken, named):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -90,7 +91,7 @@ def read_findings(run: Path, most: int) -> Findings | None:
             None if penalty is None else square(penalty, len(classes)),
             str(summary.get("verdict", "")),
             dict(summary.get("made", {})),
-            list(with_pictures(read_suspects(path.with_name("gallery.jsonl"), most), path.parent)),
+            read_suspects(path.with_name("gallery.jsonl"), most),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
@@ -104,7 +105,13 @@ def unusable(path: Path, error: Exception) -> InputError:
 
 
 def estimate(row: dict[str, Any]) -> Estimate:
-    return Estimate(float(row["estimate"]), float(row["low"]), float(row["high"]))
+    return Estimate(number(row["estimate"]), number(row["low"]), number(row["high"]))
+
+
+def number(value: Any) -> float:
+    if not math.isfinite(float(value)):
+        raise ValueError(f"{value} is not a number")
+    return float(value)
 
 
 def square(rows: list[list[float]], classes: int) -> Array:
@@ -114,14 +121,14 @@ def square(rows: list[list[float]], classes: int) -> Array:
     return matrix
 
 
-def read_suspects(path: Path, most: int) -> list[dict[str, Any]]:
-    """The first lines of the gallery."""
+def read_suspects(path: Path, most: int) -> list[Suspect]:
+    """The first samples of the gallery."""
     if not path.exists():
         return []
     try:
         with path.open("rb") as file:
-            return [dict(json.loads(line)) for line in islice(file, most)]
-    except (OSError, ValueError, TypeError) as error:
+            return list(with_pictures([dict(json.loads(line)) for line in islice(file, most)], path.parent))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise unusable(path, error) from error
 
 
@@ -135,7 +142,7 @@ def with_pictures(rows: list[dict[str, Any]], folder: Path) -> Iterator[Suspect]
             str(row["id"]),
             str(row["given_label"]),
             str(row["suggested_label"]),
-            float(row["label_quality"]),
+            number(row["label_quality"]),
             bool(row["is_label_issue"]),
             str(row["why"]),
             image if room >= 0 else "",

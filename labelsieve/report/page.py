@@ -37,24 +37,21 @@ def page(told: Sequence[Told]) -> str:
     """The whole page. The first run that has an audit is the one whose labels are looked at."""
     main = next((each for each in told if each.findings), told[0])
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            style=Markup(style),
-            script=Markup(script),
-            policy=Markup(POLICY.format(style=digest(style), script=digest(script))),
-            name=main.name,
-            data=words.data_name(main.run),
-            lead=opening(main),
-            done=words.done(main.run),
-            steps=words.next_steps(main.name, main.run, main.findings),
-            error=words.model_error(main.run, words.things(main.findings)),
-            tables=classes.tables(main.run, main.findings),
-            settings=[(each.name, settings(each)) for each in told],
-            **about_labels(main.findings),
-            **about_runs(told),
-        )
+    template = environment().get_template("report.html.j2")
+    return template.render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=Markup(POLICY.format(style=digest(style), script=digest(script))),
+        name=main.name,
+        data=words.data_name(main.run),
+        lead=opening(main, len(told)),
+        done=words.done(main.run),
+        steps=words.next_steps(main.name, main.run, main.findings),
+        error=words.model_error(main.run, words.things(main.findings)),
+        tables=classes.tables(main.run, main.findings),
+        settings=[(each.name, settings(each)) for each in told],
+        **about_labels(main.findings),
+        **about_runs(told),
     )
 
 
@@ -63,7 +60,7 @@ def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"percent": words.percent, "spoken": words.spoken, "swatch": svg.swatch}
+    made.filters |= {"spoken": words.spoken, "swatch": svg.swatch}
     return made
 
 
@@ -104,10 +101,12 @@ def digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def opening(told: Told) -> str:
+def opening(told: Told, runs: int) -> str:
     """The sentence in large letters."""
     if told.findings:
         return words.lead(told.findings)
+    if runs > 1:
+        return f"{runs} runs side by side. None of them was audited, so nothing is said here about single labels."
     if not told.run.end:
         return "This run is unfinished, so there is no delivered model and no audit of its labels yet."
     return "No audit was made of this run, so nothing is said here about single labels."
@@ -115,16 +114,7 @@ def opening(told: Told) -> str:
 
 def run_by_run(told: Sequence[Told]) -> list[list[str]]:
     """A header and a row per run."""
-    header = [
-        "run",
-        "method",
-        "state",
-        "seed",
-        "best error %",
-        "last error %",
-        "kept clean %",
-        "labels that look wrong",
-    ]
+    header = ["run", "method", "state", "seed", "best error %", "last error %", "kept clean %", "labels look wrong"]
     rows = []
     for each in told:
         run, end = each.run, each.run.end

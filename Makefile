@@ -9,7 +9,7 @@ demo: $(VENV)/.ready
 	$(BIN)/labelsieve demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -rs
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

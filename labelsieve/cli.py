@@ -531,6 +531,26 @@ def review(
         serve(run, port, browser)
 
 
+def report(
+    runs: Positional[Annotated[tuple[Path, ...], own_default(metavar="RUN...")]],
+    *,
+    out: File = None,
+    gallery: int = 200,
+) -> None:
+    """Write one HTML file about a run, or several side by side: what was found, the samples, how the training went.
+
+    Args:
+        runs: The runs' folders.
+        out: The file to write. Default: report.html in the run's folder, or here when there are several runs.
+        gallery: How many of the most suspicious samples are shown.
+    """
+    from labelsieve.experiments.reporting import report as write
+
+    if not runs:
+        raise InputError("say which run the report is about: labelsieve report RUN")
+    print(f"report: {write(runs, out, gallery)}")
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
@@ -542,6 +562,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "review": review,
     "table": table,
     "figure": figure,
+    "report": report,
     "bench": bench,
 }
 

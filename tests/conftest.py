@@ -15,6 +15,9 @@ from hypothesis import settings
 
 from labelsieve.data import Labelled
 from labelsieve.noise import corrupt, pair
+from tests.browser import browser
+
+__all__ = ["browser"]  # a fixture of all tests
 
 settings.register_profile("labelsieve", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("labelsieve")
@@ -29,31 +32,6 @@ def blobs(count: int, seed: int, classes: int = 4, side: int = 8) -> Labelled:
     images[np.arange(count), 0, labels % side, 2 * labels % side] = 255
     names = [f"class {k}" for k in range(classes)]
     return Labelled(torch.from_numpy(images.astype(np.uint8)), torch.from_numpy(labels), names)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """A real browser without a window."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        without_browser("playwright is not installed")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        without_browser("there is no chromium")
-    quiet = ["--no-sandbox", "--disable-gpu", "--no-first-run"]
-    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=quiet)
-        yield started
-        started.close()
-
-
-def without_browser(reason):
-    """Skip, unless the environment says that a browser must be there."""
-    if os.environ.get("LABELSIEVE_NEEDS_BROWSER") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture

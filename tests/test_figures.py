@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from labelsieve.cli import execute
 from labelsieve.experiments import paper_figures, spec
-from labelsieve.experiments.figure import Known, over_seeds
+from labelsieve.experiments.figure import Known, identity_of, over_seeds
 from labelsieve.experiments.matching import identity, known_runs
 from labelsieve.experiments.paper import tables
 from labelsieve.experiments.paper_figures import FIGURES, MIXED, points

@@ -37,7 +37,7 @@ MAY_USE = {
     "data": {"torch", "numpy", "PIL", "simplejpeg", "pyarrow"},
     "train": {"torch", "safetensors"},
     "predict": {"torch", "numpy", "safetensors"},
-    "report": {"numpy", "safetensors", "matplotlib"},
+    "report": {"numpy", "safetensors", "matplotlib", "jinja2", "markupsafe"},
     "progress": {"rich"},
     "experiments": {"torch", "numpy", "rich", "ray"},
     "cli": {"tyro"},

@@ -26,6 +26,8 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 def shown(values: Sequence[float]) -> str:
     """12.3 ± 0.4"""
+    if not values:
+        return "–"
     mean, error = mean_and_error(values)
     return f"{mean:.1f}" if math.isnan(error) else f"{mean:.1f} ± {error:.1f}"
 
@@ -34,8 +36,8 @@ def comparison(groups: Mapping[str, Sequence[Run]]) -> list[list[str]]:
     """A header and a row per method."""
     table = [["method", "best test error %", "last test error %", "kept samples clean %", "seeds"]]
     for method, runs in groups.items():
-        best, last = [run.end["best"] for run in runs], [run.end["last"] for run in runs]
-        clean = [100 * (run.epochs[-1]["precision"] or 0) for run in runs]
+        best, last = ([run.end[name] for run in runs if name in run.end] for name in ("best", "last"))
+        clean = [100 * run.epochs[-1]["precision"] for run in runs if run.epochs[-1]["precision"] is not None]
         table.append([method, shown(best), shown(last), shown(clean), str(len(runs))])
     return table
 

@@ -1,12 +1,14 @@
-"""Finished runs, read from their folders. Nothing here needs torch."""
+"""Runs, read from their folders. Nothing here needs torch."""
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file
 
 from labelsieve.errors import InputError
 
@@ -15,12 +17,15 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run."""
+    """One run, finished or as far as it came."""
 
     spec: dict[str, Any]
     epochs: list[dict[str, Any]]
-    end: dict[str, Any]
+    end: dict[str, Any]  # empty as long as it is not finished
     tables: dict[str, Array]
+    start: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)  # unknown without a delivered model
 
     @property
     def method(self) -> str:
@@ -33,25 +38,46 @@ class Run:
 
 def read_run(path: Path, with_tables: bool = True) -> Run:
     """A run folder that is done."""
-    from safetensors.numpy import load_file
+    if not (path / "done").exists():
+        raise InputError(f"{path} is not a finished run")
+    return read_progress(path, with_tables)
 
+
+def read_progress(path: Path, with_tables: bool = True) -> Run:
+    """A run folder, done or not."""
+    if not (path / "spec.json").is_file():
+        raise InputError(f"{path} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
     try:
-        if not (path / "done").exists():
-            raise InputError(f"{path} is not a finished run")
-        rows = [json.loads(line) for line in (path / "record.jsonl").read_text(encoding="utf-8").splitlines()]
-        spec = read_spec(path)
+        lines = (path / "record.jsonl").read_bytes().split(b"\n")[:-1]  # a line that was cut short does not count
+        rows = [json.loads(line) for line in lines]
+        spec = json.loads((path / "spec.json").read_bytes())
         epochs = [row for row in rows if row["event"] == "epoch"]
+        start: dict[str, Any] = next((row for row in rows if row["event"] == "start"), {})
+        end = rows[-1] if (path / "done").exists() else {}
         tables = path / "tables.safetensors"  # committed records go without
-        return Run(spec, epochs, rows[-1], load_file(tables) if with_tables and tables.exists() else {})
-    except (OSError, ValueError, KeyError) as error:
-        raise error if isinstance(error, InputError) else InputError(f"cannot read the run {path}: {error}") from error
+        return Run(
+            spec["experiment"],
+            epochs,
+            end,
+            load_file(tables) if with_tables and end and tables.exists() else {},
+            start,
+            spec.get("versions", {}),
+            class_names(path / "model.safetensors"),
+        )
+    except (OSError, ValueError, KeyError, IndexError, TypeError, SafetensorError) as error:
+        raise InputError(f"cannot read the run {path}: {error}") from error
+
+
+def class_names(model: Path) -> list[str]:
+    """The classes that a delivered model tells apart; only the head of its file is read."""
+    if not model.exists():
+        return []
+    with safe_open(model, framework="numpy") as file:
+        return list(json.loads(file.metadata()["labelsieve"])["classes"])
 
 
 def read_scores(path: Path) -> dict[str, Array]:
     """Every sample's scores that a run kept."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:

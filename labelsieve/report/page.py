@@ -1,0 +1,148 @@
+"""page: runs and what their audits found as one HTML file that needs nothing else."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from labelsieve.report import classes, svg, words
+from labelsieve.report.charts import common_charts, single_charts
+from labelsieve.report.comparison import comparison, shown
+from labelsieve.report.findings import Findings
+from labelsieve.report.gallery import cards, counted
+from labelsieve.report.records import Run, by_method
+
+HERE = Path(__file__).parent
+POLICY = (
+    "default-src 'none'; img-src data:; style-src '{style}'; script-src '{script}'; base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A run by the name that it was asked for, with its audit where there is one."""
+
+    name: str
+    run: Run
+    findings: Findings | None = None
+
+
+def page(told: Sequence[Told]) -> str:
+    """The whole page. The first run that has an audit is the one whose labels are looked at."""
+    main = next((each for each in told if each.findings), told[0])
+    style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    template = environment().get_template("report.html.j2")
+    return template.render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=Markup(POLICY.format(style=digest(style), script=digest(script))),
+        name=main.name,
+        data=words.data_name(main.run),
+        lead=opening(main, len(told)),
+        done=words.done(main.run),
+        steps=words.next_steps(main.name, main.run, main.findings),
+        error=words.model_error(main.run, words.things(main.findings)),
+        tables=classes.tables(main.run, main.findings),
+        settings=[(each.name, settings(each)) for each in told],
+        **about_labels(main.findings),
+        **about_runs(told),
+    )
+
+
+def environment() -> Environment:
+    """Everything that is put into the page is escaped, whatever the template is called."""
+    made = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {"spoken": words.spoken, "swatch": svg.swatch}
+    return made
+
+
+def about_labels(findings: Findings | None) -> dict[str, Any]:
+    """What the page says about labels and samples, where there is an audit."""
+    suspects = findings.suspects if findings else []
+    return {
+        "findings": findings,
+        "things": words.things(findings),
+        "found": words.found(findings) if findings else [],
+        "bars": classes.bars(findings) if findings else [],
+        "most_named": classes.MOST_NAMED,
+        "cards": cards(suspects),
+        "given": counted(suspect.given for suspect in suspects),
+        "suggested": counted(suspect.suggested for suspect in suspects),
+    }
+
+
+def about_runs(told: Sequence[Told]) -> dict[str, Any]:
+    """What the page says about runs side by side."""
+    several = len(told) > 1
+    charts = common_charts([(each.name, each.run) for each in told]) if several else single_charts(told[0].run)
+    groups = by_method(each.run for each in told if each.run.end)
+    differing = words.differing([each.run for each in told])
+    return {
+        "several": several,
+        "charts": charts,
+        "lines": {line.label: line for chart in charts for line in chart.lines}.values(),
+        "by_method": comparison(groups) if groups else [],
+        "ranking": words.ranking(groups) if several and not differing else "",
+        "run_by_run": run_by_run(told),
+        "differing": differing,
+    }
+
+
+def digest(text: str) -> str:
+    """What the page's own policy allows to run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def opening(told: Told, runs: int) -> str:
+    """The sentence in large letters."""
+    if told.findings:
+        return words.lead(told.findings)
+    if runs > 1:
+        return f"{runs} runs side by side. None of them was audited, so nothing is said here about single labels."
+    if not told.run.end:
+        return "This run is unfinished, so there is no delivered model and no audit of its labels yet."
+    return "No audit was made of this run, so nothing is said here about single labels."
+
+
+def run_by_run(told: Sequence[Told]) -> list[list[str]]:
+    """A header and a row per run."""
+    header = ["run", "method", "state", "seed", "best error %", "last error %", "kept clean %", "labels look wrong"]
+    rows = []
+    for each in told:
+        run, end = each.run, each.run.end
+        precision = run.epochs[-1]["precision"] if run.epochs else None
+        rows.append(
+            [
+                each.name,
+                run.method,
+                "finished" if end else f"unfinished, {len(run.epochs)} epochs done",
+                str(run.spec["seed"]),
+                shown([end["best"]] if "best" in end else []),
+                shown([end["last"]] if "last" in end else []),
+                shown([100 * precision] if precision is not None else []),
+                words.spoken(each.findings.wrong) if each.findings else "not audited",
+            ]
+        )
+    return [header, *rows]
+
+
+def settings(told: Told) -> list[tuple[str, str]]:
+    """Everything that makes the run repeatable."""
+    made = told.findings.made if told.findings else {}
+    audit = {"audit": made} if made else {}
+    start = {name: told.run.start[name] for name in ("model", "parameters", "device") if name in told.run.start}
+    rows = {**told.run.spec, **{f"{name} used": value for name, value in start.items()}, "versions": told.run.versions}
+    return [(name, plain(value)) for name, value in {**rows, **audit}.items()]
+
+
+def plain(value: Any) -> str:
+    value = words.without_folders(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)

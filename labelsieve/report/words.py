@@ -1,0 +1,182 @@
+"""What was done, what was found and what to do next, in words for people who know the data, not the method."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from labelsieve.report.comparison import shown
+from labelsieve.report.findings import Estimate, Findings
+from labelsieve.report.records import Array, Run
+
+COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
+SPOKEN = {"image": "images", "text": "texts", "row": "rows"}
+
+
+def percent(share: float) -> str:
+    """38%, 4.2%, 0%"""
+    value = 100 * share
+    return f"{value:.1f}%" if 0 < value < 9.95 else f"{value:.0f}%"
+
+
+def spoken(estimate: Estimate) -> str:
+    """38% (35 to 40%)"""
+    low, high = (percent(x).removesuffix("%") for x in (estimate.low, estimate.high))
+    return f"{percent(estimate.estimate)} ({low} to {high}%)"
+
+
+def quoted(name: str) -> Markup:
+    """A name that people chose, set apart from the sentence, whichever way its script runs."""
+    return Markup("“<bdi>{}</bdi>”").format(name)
+
+
+def without_folders(value: Any) -> Any:
+    """Where something lies on somebody's machine is nobody else's business."""
+    if isinstance(value, str) and PurePath(value).is_absolute():
+        return f"…/{PurePath(value).name}"
+    return value
+
+
+def data_name(run: Run) -> str:
+    return PurePath(str(run.spec["data"])).name or str(run.spec["data"])
+
+
+def things(findings: Findings | None) -> str:
+    """What the samples are called."""
+    first = findings.suspects[0] if findings and findings.suspects else None
+    kind = next((kind for kind in SPOKEN if first and getattr(first, kind)), None)
+    return SPOKEN[kind] if kind else "samples"
+
+
+def done(run: Run) -> list[str | Markup]:
+    """How the model was trained."""
+    spec, start = run.spec, run.start
+    size = f"{start['samples']:,} samples of {start['classes']} classes" if start else "the data"
+    lines: list[str | Markup] = [
+        Markup("{} on {} from {}, {} epochs, with the method {}{}.").format(
+            "A model was trained" if run.end else "A training was begun",
+            size,
+            quoted(data_name(run)),
+            spec["epochs"],
+            run.method,
+            told(spec),
+        )
+    ]
+    if "noise" in start and spec.get("noise"):
+        rate = percent(start["noise"]["realised_rate"])
+        lines.append(f"This is an experiment: {rate} of the labels were made wrong on purpose, so the truth is known.")
+    if not run.end:
+        lines.append(
+            f"The run is unfinished: {len(run.epochs)} of {spec['epochs']} epochs are done. "
+            "The same labelsieve train command goes on with it."
+        )
+    return lines
+
+
+def told(spec: dict[str, Any]) -> str:
+    """What the method was told about the noise."""
+    rate = spec.get("noise_rate", 0.0)
+    return f", told that {100 * rate:g}% of the labels are wrong" if isinstance(rate, float) and rate else ""
+
+
+def lead(findings: Findings) -> str:
+    """The one sentence that matters."""
+    if findings.verdict:
+        return findings.verdict
+    if not findings.issues:
+        return f"The {findings.samples:,} labels look clean: nothing should be done."
+    return f"About {spoken(findings.wrong)} of the {findings.samples:,} labels look wrong."
+
+
+def found(findings: Findings, most: int = 3) -> list[str | Markup]:
+    """What the audit says, beside its verdict."""
+    if not findings.issues:
+        return [f"None of the {findings.samples:,} labels is marked as wrong."]
+    shown = sum(suspect.is_issue for suspect in findings.suspects)
+    which = "all of them" if shown >= findings.issues else f"the {shown:,} most suspicious"
+    where = f"; {which} are shown below" if shown else ""
+    marked = f"{findings.issues:,} labels are marked as probably wrong{where}."
+    return [f"{marked} The file audit/labels.csv lists every sample.", *confusions(findings, most)]
+
+
+def confusions(findings: Findings, most: int) -> list[str | Markup]:
+    """Which classes are most often mistaken for which, where that is common."""
+    lines: list[str | Markup] = []
+    counts = np.array([row.samples for row in findings.per_class], dtype=float)
+    for given, true, expected in largest(findings.noise_matrix * counts[:, None], most):
+        if expected < COMMON * counts[given]:
+            break
+        start = "Then" if lines else "Most often"
+        names = (quoted(findings.classes[given]), quoted(findings.classes[true]))
+        sentence = Markup("{} {} is really {}: about {:,} of {:,} such labels.")
+        lines.append(sentence.format(start, *names, round(expected), int(counts[given])))
+    return lines
+
+
+def largest(matrix: Array, most: int) -> list[tuple[int, int, float]]:
+    """The largest entries beside the diagonal: row, column, value."""
+    beside = matrix * (1 - np.eye(len(matrix)))
+    places = np.argsort(-beside, axis=None, kind="stable")[:most]
+    rows, columns = np.unravel_index(places, beside.shape)
+    found = [(int(r), int(c), float(beside[r, c])) for r, c in zip(rows, columns, strict=True)]
+    return [entry for entry in found if entry[2] > 0]
+
+
+def model_error(run: Run, samples: str) -> str:
+    """How good the delivered model is, and what that is worth."""
+    if not run.end:
+        return ""
+    last_round = run.epochs[-1].get("round")
+    chosen = [e for e in run.epochs if e["epoch"] == run.end["chosen_epoch"] and e.get("round") == last_round]
+    error = chosen[0].get("test_error") if chosen else None
+    if error is None:
+        return "There was no test set, so how often the delivered model is wrong is not known."
+    line = f"The delivered model is wrong on {error:.1f}% of the test {samples}"
+    if run.spec.get("test"):
+        return f"{line}, going by their labels, which come from the same data and may be wrong too."
+    return f"{line}."
+
+
+def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str, list[str]]]:
+    """What to do now: a reason and the words of a command, ready for a shell."""
+    steps = []
+    if run.end and findings is None:
+        steps.append(("Find out which labels look wrong:", ["audit", name]))
+    if findings is not None and findings.issues:
+        data = str(run.spec["data"])
+        again = "DATA" if PurePath(data).is_absolute() else data
+        steps.append(("Go through the marked samples and decide which label is right:", ["review", name]))
+        reviewed = f"{name}/review/reviewed.csv"
+        steps.append(("Then train again with the labels that you decided on:", ["train", again, "--labels", reviewed]))
+    if run.end:
+        steps.append(("Use the model as it is:", ["predict", name, "NEW_DATA", "--out", "predictions.csv"]))
+    return [(reason, ["labelsieve", *map(shlex.quote, command)]) for reason, command in steps]
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """What the runs differ in besides method and seed, which makes their averages hard to read."""
+    expected = {"method", "criterion", "options", "seed", "threads", "device", "precision", "cache", "workers"}
+    common = set.intersection(*(set(run.spec) for run in runs)) - expected
+    return [name for name in sorted(common) if len({str(run.spec[name]) for run in runs}) > 1]
+
+
+def ranking(groups: Mapping[str, Sequence[Run]]) -> str:
+    """Which method came out best on the test set."""
+    every = {method: [run.end["last"] for run in runs if "last" in run.end] for method, runs in groups.items()}
+    order = sorted((fmean(errors), method) for method, errors in every.items() if errors)
+    if len(order) < 2:
+        return ""
+    best, *others = (f"{method} {shown(every[method])}%" for _, method in order)
+    return f"Last test error, lowest first: {best}; {'; '.join(others)}."
+
+
+def labels_of(named: Sequence[tuple[str, Run]]) -> list[str]:
+    """A short name for each run: its method where that says enough, else with its seed, else its folder."""
+    methods = [run.method for _, run in named]
+    seeds = [f"{run.method}, seed {run.spec['seed']}" for _, run in named]
+    folders = [f"{run.method}, {PurePath(name).name}" for name, run in named]
+    return next((names for names in (methods, seeds) if len(set(names)) == len(named)), folders)

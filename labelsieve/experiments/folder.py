@@ -19,7 +19,7 @@ ENTERED: set[Path] = set()  # file locks are between processes, this is between 
 
 
 class RunFolder:
-    """spec.json, record.jsonl, tables.safetensors, model.safetensors and, once all is written, done.
+    """spec.json, record.jsonl, tables, samples and model.safetensors and, once all is written, done.
 
     Enter it to write: one process at a time. The lock is released when its process ends, however it ends.
     """

@@ -318,6 +318,37 @@ def predict(
     classify(run, data, out, device, model, label=label_column, image=image_column)
 
 
+def audit(
+    run: Positional[Annotated[str, arg(metavar="RUN")]] = "",
+    *,
+    out: File = None,
+    data: Text = None,
+    labels: Text = None,
+    pred_probs: File = None,
+    classes: File = None,
+    text: Text = None,
+    export: UseAppendAction[tuple[str, ...]] = (),
+    model: Text = None,
+) -> None:
+    """List the labels that are probably wrong, from a finished run or from probabilities of any classifier.
+
+    Args:
+        run: The run's folder.
+        out: Where the tables and thumbnails go. Default: the folder audit in the run's.
+        data: Where the run's data is now, if it was moved; with --pred-probs, what the samples are, to show them.
+        labels: With --pred-probs, a .npy file of the labels; with a run, where its --labels file is now.
+        pred_probs: A .npy file of probabilities, a row per sample, a column per class, not learnt from these labels.
+        classes: With --pred-probs, a text file with the name of each column, one a line.
+        text: With --pred-probs, what the samples are, as file.csv:column.
+        export: Write also for another tool: cleanlab, label-studio, fiftyone, or corrected, a file for train --labels;
+            may be repeated.
+        model: For a network of one's own, where an older run must predict again: package.module:factory.
+    """
+    from labelsieve.experiments.audit import audit_options
+
+    audit_options(run, labels, pred_probs, classes, text, data, out, export, model)
+
+
 def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:
     """List the methods, their options and the criteria; with a name, show the page of that method.
 
@@ -387,6 +418,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "compare": compare,
     "predict": predict,
+    "audit": audit,
     "methods": methods,
     "check": check,
     "noise": noise,

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "labelsieve"
-LEAVES = {"errors", "randomness", "devices"}
+LEAVES = {"errors", "randomness", "devices", "cells"}
 MAY_IMPORT = {
     "__init__": {"core", "methods", "predict"},
     "__main__": {"cli"},
     "errors": set(),
+    "cells": set(),
+    "audit": {"errors", "cells"},
     "devices": {"errors"},
     "randomness": set(),
     "core": set(),
@@ -22,7 +24,7 @@ MAY_IMPORT = {
     "predict": {"data", "models"} | LEAVES,
     "progress": set(),
     "report": {"errors"},
-    "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", ""}
+    "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", "audit", ""}
     | LEAVES,
     "cli": {"experiments", "errors", ""},
 }
@@ -36,6 +38,7 @@ MAY_USE = {
     "predict": {"torch", "numpy", "safetensors"},
     "report": {"numpy", "safetensors", "matplotlib"},
     "progress": {"rich"},
+    "audit": {"numpy", "PIL", "pyarrow"},
     "experiments": {"torch", "numpy", "rich"},
     "cli": {"tyro"},
     "devices": {"torch"},

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelsieve.cells import guarded, unguarded
 from labelsieve.data.features import Features, Rows, feature_tensor
 from labelsieve.data.names import missing, numbered
 from labelsieve.data.pictures import Bad
@@ -372,7 +373,7 @@ def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequ
             writer = csv.writer(file)
             writer.writerow(["index", "label"] if names is None else ["index", "name", "label"])
             for index, label in enumerate(labels.tolist()):
-                writer.writerow([index, *([] if names is None else [names[index]]), classes[label]])
+                writer.writerow([index, *([] if names is None else [guarded(names[index])]), guarded(classes[label])])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 
@@ -387,6 +388,8 @@ def _csv_labels(path: Path, classes: Sequence[str], names: Sequence[str] | None)
         if "label" not in (rows.fieldnames or ()):
             raise InputError(f"{path} has no column 'label' (it has: {', '.join(rows.fieldnames or ['nothing'])})")
         found = [(row.get("index"), row["label"], rows.line_num, row.get("name")) for row in rows]
+    if any(label not in number for _, label, *_ in found):  # written so that no spreadsheet runs them
+        found = [(index, label and unguarded(label), line, name) for index, label, line, name in found]
     if any(name.isdigit() for name in classes):
         _refuse_strangers(found, number, path)
     numbers = np.array([_class_number(label, number, path, line) for _, label, line, _ in found], dtype=np.int64)
@@ -397,7 +400,7 @@ def _csv_labels(path: Path, classes: Sequence[str], names: Sequence[str] | None)
 
 def _by_name(listed: Sequence[str], names: Sequence[str], path: Path) -> Array:
     """The line of each sample, by its name."""
-    place = {name: line for line, name in enumerate(listed)}
+    place = {unguarded(name): line for line, name in enumerate(listed)} | {n: line for line, n in enumerate(listed)}
     missing = [name for name in names if name not in place]
     if missing:
         raise InputError(

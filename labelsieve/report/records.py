@@ -47,6 +47,18 @@ def read_run(path: Path) -> Run:
         raise error if isinstance(error, InputError) else InputError(f"cannot read the run {path}: {error}") from error
 
 
+def read_samples(path: Path) -> dict[str, Array] | None:
+    """What a run left of every single sample, or None if it is of a version that left nothing."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    file = path / "samples.safetensors"
+    try:
+        return load_file(file) if file.exists() else None
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(f"cannot read {file}: {error}") from error
+
+
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs grouped by method, each group in the order of its seeds."""
     groups: dict[str, list[Run]] = {}

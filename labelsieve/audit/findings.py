@@ -11,6 +11,7 @@ from labelsieve.audit.estimate import Noise, noise_of
 from labelsieve.audit.guesses import Guesses
 from labelsieve.audit.posterior import quality, settled_joint, suggestions
 from labelsieve.audit.quality import THRESHOLD
+from labelsieve.audit.training import sharpened
 from labelsieve.audit.words import reasons, verdict
 
 Array = np.ndarray[Any, Any]
@@ -28,6 +29,7 @@ class Findings:
     issues: Array  # (n) bool
     why: Sequence[str]  # (n)
     noise: Noise
+    plain: bool = False  # the network learnt from all labels alike, and so by heart
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -39,7 +41,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        return verdict(self.noise, int(self.issues.sum()), len(self), self.classes)
+        return verdict(self.noise, int(self.issues.sum()), len(self), self.classes, self.plain)
 
     @property
     def corrected(self) -> Array:
@@ -48,11 +50,23 @@ class Findings:
 
 
 def findings_of(
-    guesses: Guesses, classes: Sequence[str], ids: Sequence[str] | None = None, remarks: Sequence[str] | None = None
+    guesses: Guesses,
+    classes: Sequence[str],
+    ids: Sequence[str] | None = None,
+    *,
+    training: tuple[Array, Array] | None = None,
+    remarks: Sequence[str] | None = None,
+    plain: bool = False,
 ) -> Findings:
-    """Look at every label. `remarks` (n): what else is to be said of a sample, or nothing."""
+    """Look at every label.
+
+    `training`: the mean margin (n) of each sample while training and how often it was seen. `remarks` (n): what else is
+    to be said of a sample, or nothing. `plain`: the network learnt from all labels alike.
+    """
     joint = settled_joint(guesses)
     good = quality(guesses, joint)
+    if training is not None:
+        good = sharpened(good, *training)
     issues = good < THRESHOLD
     other = suggestions(guesses, joint)
     noise = noise_of(guesses)
@@ -63,4 +77,6 @@ def findings_of(
         guesses.labels, other, guesses.confidence, held, issues, noise.matrix, classes, remarks or [""] * count
     )
     names = ids if ids is not None else [str(index) for index in range(count)]
-    return Findings(classes, names, guesses.labels, np.where(doubted, other, guesses.labels), good, issues, why, noise)
+    return Findings(
+        classes, names, guesses.labels, np.where(doubted, other, guesses.labels), good, issues, why, noise, plain
+    )

@@ -10,19 +10,24 @@ from labelsieve.audit.estimate import Interval, Noise
 Array = np.ndarray[Any, Any]
 CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing should be done
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
-WORTH_A_WORD = 0.10  # share that the worst class has, likewise
 
 
-def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str]) -> str:
-    """How much looks wrong and what to do, in one or two sentences."""
+def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str], plain: bool = False) -> str:
+    """How much looks wrong and what to do, in one or two sentences; `plain`: for a network that believes all labels."""
     rate = noise.rate
     if rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW:
+        if plain:
+            return (
+                "The labels look clean to this model, but it was trained to believe them all and may have learnt wrong "
+                "ones by heart. To be sure, train with --noise-rate 0.1 and audit that run."
+            )
+        look = f", though {issues:,} labels may be worth a look" if issues else ""
         return (
-            f"The labels look clean: at most {percent(rate.high)} seem wrong, which is no more than a classifier's own "
-            f"mistakes. Nothing should be done{f', but {issues:,} labels may be worth a look' if issues else ''}."
+            f"The labels look clean: at most {percent(rate.high)} seem wrong, no more than a model's own mistakes. "
+            f"Nothing should be done{look}."
         )
-    found = f"About {percent(rate.estimate)} of the {samples:,} labels look wrong ({span(rate)})"
-    return f"{found}; {issues:,} are more likely wrong than right. {dominance(noise, classes)}"
+    found = f"{'At least' if plain else 'About'} {percent(rate.estimate)} of the {samples:,} labels look wrong"
+    return f"{found} ({span(rate)}); {issues:,} are more likely wrong than right. {dominance(noise, classes)}"
 
 
 def dominance(noise: Noise, classes: Sequence[str]) -> str:

@@ -67,12 +67,19 @@ def audit_run(
         raise InputError(f"{path}/samples.safetensors has {len(samples['label']):,} samples, the data another number")
     if samples is None:
         print("the run has no per-sample statistics (it is of an older version): its model predicts all samples anew")
-        guesses, remarks = predicted(path, gathered, model), None
+        guesses, training, remarks = predicted(path, gathered, model), None, None
     else:
         guesses = guesses_from_run(samples, gathered.whole.num_classes)
-        remarks = remarks_of(samples)
+        training, remarks = (samples["mean_margin"], samples["seen"]), remarks_of(samples)
     names = gathered.whole.names
-    findings = findings_of(guesses, tuple(gathered.whole.classes), names and list(names), remarks)
+    findings = findings_of(
+        guesses,
+        tuple(gathered.whole.classes),
+        names and list(names),
+        training=training,
+        remarks=remarks,
+        plain=experiment.method == "default" or experiment.noise_rate == 0,
+    )
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)

@@ -1,6 +1,5 @@
 """audit: the suspect labels of a run, or of probabilities that somebody else's classifier gave, as files."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -212,8 +211,9 @@ def write(
 ) -> None:
     """Write all files, the summary last, and say what was found."""
     try:
-        shutil.rmtree(out / "thumbs", ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
+        for old in (out / "thumbs").glob("[0-9]*.webp"):  # of an audit before
+            old.unlink()
         seen = views(findings, out / "thumbs") if views else {}
     except OSError as error:
         raise disk_error(out, error) from error

@@ -28,6 +28,8 @@ from labelsieve.predict import load
 from labelsieve.report.records import Run, read_run, read_samples
 from labelsieve.train.files import disk_error, write_atomically
 
+PLAIN = ("default", "active-bias")
+SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
 LISTED = 10  # suspects on the terminal
 REMARKS = {HELD_OUT: "held out while training", TESTED: "drawn for the test, not trained on"}
 
@@ -77,11 +79,17 @@ def audit_run(
         names and list(names),
         training=training,
         remarks=remarks,
-        plain=experiment.method == "default" or experiment.noise_rate == 0,
+        plain=believes_all(experiment),
     )
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)
+
+
+def believes_all(experiment: Experiment) -> bool:
+    """Whether the network learnt from all labels alike, and so the wrong ones by heart."""
+    selects = experiment.method in SELECTING or experiment.criterion is not None
+    return experiment.noise_rate == 0 if selects else experiment.method in PLAIN
 
 
 def data_of(path: Path, run: Run, data: str | None, labels: str | None) -> tuple[Gathered, Experiment]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,6 +189,25 @@ def test_a_large_file_is_read_in_pieces_and_once(tmp_path, monkeypatch):
     read.clear()
     np.testing.assert_array_equal(label_quality(labels, mapped), whole)
     assert [(rows.start, rows.stop) for rows in read] == [(first, first + 100) for first in range(0, 3000, 100)]
+
+
+def resident_file_mb():
+    """What of the files that it has mapped this process holds in memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssFile"))) / 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_a_mapped_file_does_not_stay_in_memory(tmp_path):
+    path = tmp_path / "probs.npy"
+    table = np.lib.format.open_memmap(path, "w+", np.float16, (200_000, 100))  # 40 MB
+    table[:] = 0.01
+    del table
+    mapped = np.load(path, mmap_mode="r")
+    before = resident_file_mb()
+    found = guesses_of(np.zeros(200_000, int), mapped)
+    assert resident_file_mb() - before < 20
+    assert mapped[0, 0] == np.float16(0.01) and len(found) == 200_000
 
 
 GOOD = np.array([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])

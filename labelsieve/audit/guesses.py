@@ -1,5 +1,6 @@
 """Guesses: the predictions for labelled samples, cut down to the few classes that matter for each."""
 
+import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,15 @@ def pieces(pred_probs: Array) -> Iterator[tuple[slice, Array]]:
         total: Array = probs.sum(1, dtype=np.float64)
         refuse(abs(total - 1) > slack, first, "does not sum to 1; logits become probabilities by softmax")
         yield rows, probs
+        let_go(pred_probs)
+
+
+def let_go(table: Array) -> None:
+    """Give back the memory that a file opened for reading has taken so far; without this it would all stay."""
+    if isinstance(table, np.memmap) and table.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+        mapped = getattr(table, "_mmap", None)
+        if mapped is not None:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def refuse(wrong: Array, first: int, reason: str) -> None:

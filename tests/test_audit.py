@@ -29,6 +29,8 @@ from labelsieve.errors import InputError
 from labelsieve.experiments import audit as auditing
 from labelsieve.noise import corrupt, pair, symmetry
 
+ROOT = Path(__file__).parents[1]
+
 
 def noisy(matrix, count=4000, classes=10, seed=0, sure=3.0):
     """Labels, the probabilities of a classifier that knows all that can be known, and the truth."""
@@ -500,3 +502,39 @@ def test_what_cannot_be_audited_is_one_line(files, arguments, message, monkeypat
     said = capsys.readouterr().err
     assert message in said and said.startswith("error: ") and said.count("\n") == 1
     assert not (files[0] / "out").exists()
+
+
+# --- what the documentation says
+
+
+SCORES = (
+    "posterior and margin of training",
+    "confidence in the label, delivered network",
+    "Criteria_ALL, mean of training",
+)
+
+
+def measured():
+    """The table of docs/audit.md from the record: means over the seeds."""
+    record = json.loads((ROOT / "benchmarks" / "results" / "audit_scores.json").read_text())
+    for noise, rate in dict.fromkeys((row["noise"], row["rate"]) for row in record):
+        rows = [row for row in record if (row["noise"], row["rate"]) == (noise, rate)]
+        wrong, issues = (f"{100 * np.mean([row[name] for row in rows]):.1f}%" for name in ("wrong", "issues"))
+        rates = [row["noise_rate"] for row in rows]
+        found, low, high = (100 * np.mean([r[end] for r in rates]) for end in ("estimate", "low", "high"))
+        kind = f"{noise} {100 * rate:.0f}%" if noise else "none"
+        cells = [kind, wrong, f"{found:.1f}% ({low:.1f} to {high:.1f})", issues]
+        if noise:
+            cells += [f"{100 * np.mean([row[name] for row in rows]):.0f}%" for name in ("precision", "recall")]
+            cells += [f"{np.mean([row['scores'][s]['average_precision'] for row in rows]):.3f}" for s in SCORES]
+        yield f"| {' | '.join(cells)} |"
+
+
+def test_the_documented_figures_come_from_the_records():
+    text = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    lines = list(measured())
+    assert len(lines) == 5
+    for line in lines:
+        assert line in text
+    memory = json.loads((ROOT / "benchmarks" / "results" / "audit_memory.json").read_text())
+    assert f"{memory['figures']['label_quality, posterior']['peak_mb']} MB" in text

@@ -442,6 +442,37 @@ def predict(
     classify(run, data, out, device, model, label=label_column, image=image_column)
 
 
+def audit(
+    run: Positional[Annotated[str, arg(metavar="RUN")]] = "",
+    *,
+    out: File = None,
+    data: Text = None,
+    labels: Text = None,
+    pred_probs: File = None,
+    classes: File = None,
+    text: Text = None,
+    export: UseAppendAction[tuple[str, ...]] = (),
+    model: Text = None,
+) -> None:
+    """List the labels that are probably wrong, from a finished run or from probabilities of any classifier.
+
+    Args:
+        run: The run's folder.
+        out: Where the tables and thumbnails go. Default: the folder audit in the run's.
+        data: Where the run's data is now, if it was moved; with --pred-probs, what the samples are, to show them.
+        labels: With --pred-probs, a .npy file of the labels; with a run, where its --labels file is now.
+        pred_probs: A .npy file of probabilities, a row per sample, a column per class, not learnt from these labels.
+        classes: With --pred-probs, a text file with the name of each column, one a line.
+        text: With --pred-probs, what the samples are, as file.csv:column.
+        export: Write also for another tool: cleanlab, label-studio, fiftyone, or corrected, a file for train --labels;
+            may be repeated.
+        model: For a network of one's own, where an older run must predict again: package.module:factory.
+    """
+    from labelsieve.experiments.audit import audit_options
+
+    audit_options(run, labels, pred_probs, classes, text, data, out, export, model)
+
+
 def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:
     """List the methods, their options and the criteria; with a name, show the page of that method.
 
@@ -516,7 +547,7 @@ def review(
     """Go through the suspect labels of a run, on a page of this machine, with the keyboard.
 
     Args:
-        run: The run's folder, with what `labelsieve audit` found.
+        run: The run's folder; what `labelsieve audit` finds in it is made first, if it is not there.
         export: Instead of the page, write all labels with the decisions applied to this .csv file, for train --labels.
         port: Where the page is served, on this machine only. Default: a free port.
         browser: Open the page in the browser.
@@ -528,6 +559,8 @@ def review(
     else:
         from labelsieve.review.session import review as serve
 
+        if (run / "done").exists() and not (run / "audit" / "gallery.jsonl").exists():
+            audit(str(run))
         serve(run, port, browser)
 
 
@@ -548,7 +581,7 @@ def report(
 
     if not runs:
         raise InputError("say which run the report is about: labelsieve report RUN")
-    print(f"report: {write(runs, out, gallery)}")
+    print(f"report: {write(runs, out, gallery, lambda run: audit(str(run)))}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -556,6 +589,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "compare": compare,
     "predict": predict,
+    "audit": audit,
     "methods": methods,
     "check": check,
     "noise": noise,

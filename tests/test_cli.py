@@ -61,6 +61,7 @@ def test_training_leaves_a_whole_run_folder(run):
         "lock",
         "model.safetensors",
         "record.jsonl",
+        "samples.safetensors",
         "spec.json",
         "tables.safetensors",
     ]
@@ -401,7 +402,7 @@ def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
     assert comparable(pieces) == comparable(whole)
     assert resumed(whole) == 0
     assert 3 <= resumed(pieces) <= 4  # the first kill may have come before the first checkpoint
-    for name in ("tables.safetensors", "model.safetensors"):
+    for name in ("tables.safetensors", "samples.safetensors", "model.safetensors"):
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
 
 

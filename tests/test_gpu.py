@@ -226,7 +226,7 @@ def test_recorded_steps_are_the_eager_steps():
 
 
 def train_one(seed, recorded=True, network=None, epochs=4, forward="one", **more):
-    """A bf16 training through fit; its rows without their times, and its weights."""
+    """A bf16 training through fit; its rows without their times, its weights and what it gathered of each sample."""
     data = samples(1000)
     method = make("mentornet-prop", Problem(10, 0.3, 2))
     networks = []
@@ -240,7 +240,8 @@ def train_one(seed, recorded=True, network=None, epochs=4, forward="one", **more
     training = Training(epochs=epochs, batch=96, lr=0.05, seed=seed, **settings)
     result = fit(make_them, method, data, data, training=training, **more)
     rows = [{key: row[key] for key in row if key != "seconds"} for row in result.rows]
-    return rows, [tensor.cpu() for tensor in networks[-1].state_dict().values()]
+    kept = [*networks[-1].state_dict().values(), *result.samples.values()]
+    return rows, [tensor.cpu() for tensor in kept]
 
 
 def test_runs_side_by_side_are_the_same_as_alone():

@@ -17,7 +17,7 @@ from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.experiments.reporting import report
 from labelsieve.report import svg, words
-from labelsieve.report.findings import Estimate, read_findings
+from labelsieve.report.audited import Estimate, read_findings
 from labelsieve.report.gallery import readable
 from labelsieve.report.page import Told, page
 from labelsieve.report.records import read_progress, read_run
@@ -144,7 +144,7 @@ from pathlib import Path
 sys.modules["torch"] = None  # whoever imports it fails
 package = sys.modules["labelsieve"] = types.ModuleType("labelsieve")
 package.__path__ = ["labelsieve"]
-from labelsieve.report.findings import read_findings
+from labelsieve.report.audited import read_findings
 from labelsieve.report.page import Told, page
 from labelsieve.report.records import read_run
 run = Path(sys.argv[1])

@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "errors": set(),
     "cells": set(),
     "files": {"errors"},
+    "audit": {"errors", "cells"},
     "devices": {"errors"},
     "randomness": set(),
     "core": set(),
@@ -25,7 +26,7 @@ MAY_IMPORT = {
     "progress": set(),
     "report": {"errors"},
     "review": {"errors", "cells", "files"},
-    "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", ""}
+    "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", "audit", ""}
     | LEAVES,
     "cli": {"experiments", "review", "errors", ""},
 }
@@ -39,6 +40,7 @@ MAY_USE = {
     "predict": {"torch", "numpy", "safetensors"},
     "report": {"numpy", "safetensors", "matplotlib", "jinja2", "markupsafe"},
     "progress": {"rich"},
+    "audit": {"numpy", "PIL", "pyarrow"},
     "experiments": {"torch", "numpy", "rich", "ray"},
     "cli": {"tyro"},
     "devices": {"torch"},

@@ -20,7 +20,7 @@ ENTERED: set[Path] = set()  # file locks are between processes, this is between 
 
 
 class RunFolder:
-    """spec.json, record.jsonl, tables and model, the scores that were asked for and, once all is written, done.
+    """spec.json, record.jsonl, tables, samples and model, the scores that were asked for and, once all is there, done.
 
     Enter it to write: one process at a time. The lock is released when its process ends, however it ends.
     """

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from labelsieve.data import Reading, Trainable
 from labelsieve.data.arrays import label_tensor, load_npy, read_labels
 from labelsieve.data.cifar_n import read_cifar_n
 from labelsieve.data.source import with_test_set
+from labelsieve.data.split import stratified
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
 from labelsieve.experiments.shelf import Shelf
@@ -45,20 +46,33 @@ class Prepared:
     fingerprint: str
     model: str  # the network's name
     shape: tuple[int, ...]  # of a sample, as the network sees it
+    places: "Places"
+
+
+class Places(NamedTuple):
+    """Where the samples of each set stand in the data's training set."""
+
+    train: Tensor
+    valid: Tensor | None  # held out of it, noise and all
+    test: Tensor | None  # drawn from it
+
+
+class Gathered(NamedTuple):
+    """The data of an experiment, before any of it goes to a device."""
+
+    whole: Trainable  # the data's training set, without the experiment's own noise
+    train: Trainable
+    valid: Trainable | None
+    test: Trainable | None
+    places: Places
+    fingerprint: str
 
 
 def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
     """Load the data, corrupt the labels, make networks and method: all that can be refused is refused here."""
     shelf = shelf or Shelf()
     device = usable_device(experiment.device)
-    sets = shelf.load(experiment.data, reading_of(experiment))
-    if experiment.labels is not None:
-        sets = sets._replace(train=sets.train.relabelled(labels_of(experiment.labels, sets.train)))
-    train, test, valid = with_test_set(sets, experiment.test, experiment.seed, experiment.data)
-    train = with_noise(experiment, train)
-    fingerprint = digest(train, test, valid)
-    if experiment.valid or valid is None:
-        train, valid = hold_out(train, experiment.valid, experiment.seed)
+    _, train, valid, test, places, fingerprint = gather(experiment, shelf)
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
     if experiment.forward == "second":
@@ -78,6 +92,7 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         fingerprint,
         model,
         shape,
+        places,
     )
 
 
@@ -87,6 +102,27 @@ def refuse_second_pass(method: Method) -> None:
         method.kept(1)
     except ValueError as error:
         raise InputError(f"--forward second: {error}") from error
+
+
+def gather(experiment: Experiment, shelf: Shelf) -> Gathered:
+    """Load the data, lay other labels over it, draw a test set, corrupt the rest, hold some out."""
+    sets = shelf.load(experiment.data, reading_of(experiment))
+    if experiment.labels is not None:
+        sets = sets._replace(train=sets.train.relabelled(labels_of(experiment.labels, sets.train)))
+    train, test, valid = with_test_set(sets, experiment.test, experiment.seed, experiment.data)
+    places = torch.arange(len(sets.train))
+    drawn = None
+    if len(train) < len(places):
+        places, drawn = stratified(sets.train.labels, experiment.test, experiment.seed)
+    train = with_noise(experiment, train)
+    fingerprint = digest(train, test, valid)
+    held = None
+    if experiment.valid or valid is None:
+        kept, held = held_out(len(train), experiment.valid, experiment.seed)
+        if held is not None:
+            train, valid = train.at(kept), train.at(held)
+            places, held = places[kept], places[held]
+    return Gathered(sets.train, train, valid, test, Places(places, held, drawn), fingerprint)
 
 
 def training_of(experiment: Experiment) -> Training:
@@ -236,15 +272,15 @@ def parsed_map(text: str) -> dict[int, int]:
         raise InputError(f"a noise map looks like 9:1,2:0 (true:observed), got {text!r}") from error
 
 
-def hold_out(train: Trainable, share: float, seed: int) -> tuple[Trainable, Trainable | None]:
-    """Split off a validation set, noise and all, drawn by the seed."""
-    count = round(share * len(train))
+def held_out(samples: int, share: float, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Positions to train on and to choose the epoch on, both in order, drawn by the seed."""
+    count = round(share * samples)
     if share == 0:
-        return train, None
-    if not 0 < count < len(train):
-        raise InputError(f"valid {share:g} of {len(train)} samples leaves nothing to train or to choose on")
-    order = torch.randperm(len(train), generator=generator(seed, "valid"))
-    return train.at(order[count:].sort().values), train.at(order[:count].sort().values)
+        return torch.arange(samples), None
+    if not 0 < count < samples:
+        raise InputError(f"valid {share:g} of {samples} samples leaves nothing to train or to choose on")
+    order = torch.randperm(samples, generator=generator(seed, "valid"))
+    return order[count:].sort().values, order[:count].sort().values
 
 
 def digest(*sets: Trainable | None) -> str:

@@ -1,11 +1,12 @@
 """report: the page about one or several runs, audited first where that was not done."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labelsieve.errors import InputError
 from labelsieve.files import write_atomically
-from labelsieve.report.findings import read_findings
+from labelsieve.report.audited import read_findings
 from labelsieve.report.page import Told, page
 from labelsieve.report.records import read_progress
 
@@ -13,14 +14,17 @@ from labelsieve.report.records import read_progress
 def report(
     paths: Sequence[Path], out: Path | None, gallery: int, audit: Callable[[Path], object] | None = None
 ) -> Path:
-    """Write the page; `audit` makes the audit of a finished run that has none."""
+    """Write the page; `audit` makes the audit of a finished run that has none, where it can."""
     if gallery < 0:
         raise InputError(f"gallery must be at least 0, got {gallery}")
     runs = [read_progress(path) for path in paths]
     told: list[Told] = []
     for path, run in zip(paths, runs, strict=True):
         if audit and run.end and not (path / "audit" / "summary.json").exists():
-            audit(path)
+            try:
+                audit(path)
+            except InputError as error:
+                print(f"without an audit of {path}: {error}", file=sys.stderr)
         looked_at = any(each.findings for each in told)
         told.append(Told(str(path), run, read_findings(path, 0 if looked_at else gallery)))
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))

@@ -14,6 +14,7 @@ from labelsieve.core.part import Predict
 from labelsieve.devices import device_name
 from labelsieve.experiments.folder import RunFolder, scores_name
 from labelsieve.experiments.prepare import Prepared, prepare
+from labelsieve.experiments.samples import samples_of
 from labelsieve.experiments.spec import Experiment
 from labelsieve.train import Result, fit
 from labelsieve.train.checkpoint import prefixed, to_bytes
@@ -102,6 +103,7 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
         classes = prepared.train.num_classes
         tables["noise"] = noise.realised(prepared.train.clean, prepared.train.labels, classes)
     folder.write("tables.safetensors", to_bytes(tables))
+    folder.write("samples.safetensors", to_bytes(samples_of(prepared, result)))
     first = {name.removeprefix("0."): t for name, t in result.chosen.networks.items() if name.startswith("0.")}
     about = {
         "model": prepared.model,

@@ -111,6 +111,15 @@ def with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
     return {**Experiment().as_dict(), **saved}
 
 
+def restored(saved: dict[str, Any]) -> Experiment:
+    """The experiment of a saved specification."""
+    known = {field.name for field in dataclasses.fields(Experiment)}
+    settings = {name: value for name, value in saved.items() if name in known}
+    settings["options"] = tuple((name, value) for name, value in settings.get("options", ()))
+    settings["drops"] = tuple(settings.get("drops", Experiment.drops))
+    return Experiment(**settings)
+
+
 def planned(data: str, **given: Any) -> Experiment:
     """An experiment with the settings that suit the data, where none are given (None)."""
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -7,7 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from labelsieve.report import svg, words
-from labelsieve.report.findings import ClassNoise, Findings
+from labelsieve.report.audited import ClassNoise, Findings
 from labelsieve.report.records import Array, Run
 
 MOST_NAMED = 20  # classes; tables of more are drawn as a map beside a list

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from labelsieve.report.findings import Suspect
+from labelsieve.report.audited import Suspect
 
 MOST_TEXT, MOST_COLUMNS, MOST_VALUE = 400, 12, 80  # of a sample
 

@@ -12,9 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from labelsieve.report import classes, svg, words
+from labelsieve.report.audited import Findings
 from labelsieve.report.charts import common_charts, single_charts
 from labelsieve.report.comparison import comparison, shown
-from labelsieve.report.findings import Findings
 from labelsieve.report.gallery import cards, counted
 from labelsieve.report.records import Run, by_method
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from labelsieve.report.audited import Estimate, Findings
 from labelsieve.report.comparison import shown
-from labelsieve.report.findings import Estimate, Findings
 from labelsieve.report.records import Array, Run
 
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying

@@ -62,6 +62,7 @@ class Result:
     chosen: Chosen  # of the last round
     tables: dict[str, Tensor]  # of the last epoch
     rows: list[Row]
+    samples: dict[str, Tensor]  # what was gathered of each training sample in the last round
 
 
 def fit(
@@ -91,7 +92,7 @@ def fit(
             while run.epochs_done < training.epochs:
                 run.one_epoch(flag)
             run.end_round()
-        return Result(run.chosen, snapshot(method.tables()), run.rows)
+        return Result(run.chosen, snapshot(method.tables()), run.rows, run.steps.tally.tensors())
 
 
 @dataclass
@@ -158,6 +159,7 @@ class _Run:
         self.method.load_state_dict(under("method", tensors))
         for name, saved in under("momentum", tensors).items():
             self._momenta()[name].copy_(saved)
+        self.steps.tally.load(under("samples", tensors))
         weights, tables = under("chosen/networks", tensors), under("chosen/tables", tensors)
         self.chosen = Chosen(facts["chosen_epoch"], facts["chosen_error"], weights, tables)
         if self.record:
@@ -187,6 +189,7 @@ class _Run:
         self.networks.train()
         self.method.train()
         self.method.start_epoch(epoch)
+        self.steps.tally.start_epoch(epoch)
         self.learner.set_lr(self._lr(epoch))
         self.random.manual_seed(derive(self.training.seed, "dropout", self.round, epoch))
         if self.augment is not None:
@@ -259,6 +262,7 @@ class _Run:
             **prefixed("networks", self.networks.state_dict()),
             **prefixed("momentum", self._momenta()),
             **prefixed("method", self.method.state_dict()),
+            **prefixed("samples", self.steps.tally.tensors()),
             **prefixed("chosen/networks", self.chosen.networks),
             **prefixed("chosen/tables", self.chosen.tables),
         }

@@ -10,6 +10,7 @@ from labelsieve.train.graph import Recorder
 from labelsieve.train.learner import Learner
 from labelsieve.train.meters import Meters, Reading
 from labelsieve.train.protocol import Samples
+from labelsieve.train.tally import Tally
 
 
 class Steps:
@@ -28,6 +29,7 @@ class Steps:
         self.augment = augment
         device = data.labels.device
         self.meters = Meters(learner.method.networks, data.num_classes, device)
+        self.tally = Tally(learner.method, len(data), device)
         self.order = torch.empty(len(data) + learner.training.batch, dtype=torch.int64, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -49,6 +51,7 @@ class Steps:
             inputs = self.augment(inputs, index)
         outcome = self.learner.step(inputs, labels, index)
         self.meters.add(outcome, labels, None if self.data.clean is None else self.data.clean[index])
+        self.tally.add(outcome.step, outcome.finite, labels, index)
         self.position.add_(count)
 
     def read(self) -> Reading:

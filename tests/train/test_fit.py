@@ -147,6 +147,7 @@ def run_with_cuts(folder, noisy, test, cuts, **options):
         **nets.made.state_dict(),
         **{f"method {k}": v for k, v in meth.state_dict().items()},
         **result.chosen.networks,
+        **{f"samples {k}": v for k, v in result.samples.items()},
     }
     return trajectory(record.rows()), state, result
 
@@ -178,7 +179,7 @@ def test_a_run_that_was_cut_ends_as_one_that_was_not(tmp_path, noisy_blobs, test
 
 @pytest.mark.parametrize(
     ("lost", "after"),
-    [("networks", 4), ("momentum", 4), ("method/weigh.0.criterion.penalty", 4), ("chosen/networks", 6)],
+    [("networks", 4), ("momentum", 4), ("method/weigh.0.criterion.penalty", 4), ("chosen/networks", 6), ("samples", 4)],
 )
 def test_the_comparison_sees_what_a_checkpoint_loses(tmp_path, noisy_blobs, test_blobs, lost, after, monkeypatch):
     """A control of the test above: it must fail for every part of the state that is dropped."""

@@ -1,0 +1,84 @@
+"""How well wrong labels are found on the embedded data, by several scores of the same runs.
+
+python benchmarks/audit_scores.py [first seed] [seeds] [folder]: writes benchmarks/results/audit_scores.json
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelsieve.audit.estimate import noise_of
+from labelsieve.audit.guesses import guesses_from_run
+from labelsieve.audit.posterior import quality
+from labelsieve.audit.quality import THRESHOLD
+from labelsieve.audit.training import sharpened
+from labelsieve.experiments.prepare import gather
+from labelsieve.experiments.run import run
+from labelsieve.experiments.shelf import Shelf
+from labelsieve.experiments.spec import planned
+from labelsieve.report.records import read_samples
+
+SETTINGS = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), (None, 0.0))
+Array = np.ndarray[Any, Any]
+
+
+def figures(wrong: Array, score: Array) -> dict[str, float]:
+    """Average precision, area under the ROC curve, and precision at the true number of errors."""
+    hits = wrong[np.argsort(score, kind="stable")]
+    count, others = hits.sum(), (~hits).sum()
+    precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
+    above = np.cumsum(~hits)[hits]  # right labels that were taken for worse
+    return {
+        "average_precision": float(precision[hits].mean()),
+        "auroc": float(1 - above.sum() / (count * others)),
+        "precision_at_errors": float(hits[:count].mean()),
+    }
+
+
+def measure(samples: dict[str, Array], clean: Array) -> dict[str, Any]:
+    guesses = guesses_from_run(samples, 10)
+    wrong = guesses.labels != clean
+    alone = quality(guesses)
+    final = sharpened(alone, samples["mean_margin"], samples["seen"])
+    scores = {
+        "confidence in the label, delivered network": samples["confidence"],
+        "confidence in the label, mean of training": samples["mean_observed"],
+        "Criteria_ALL, mean of training": samples["mean_score"],
+        "margin, mean of training": samples["mean_margin"],
+        "how often selected": samples["mean_selected"],
+        "posterior, delivered network": alone,
+        "posterior and margin of training": final,
+    }
+    issues = final < THRESHOLD
+    return {
+        "wrong": float(wrong.mean()),
+        "noise_rate": noise_of(guesses).rate._asdict(),
+        "issues": float(issues.mean()),
+        "precision": float(wrong[issues].mean()) if issues.any() else None,
+        "recall": float(issues[wrong].mean()) if wrong.any() else None,
+        "scores": {name: figures(wrong, score) for name, score in scores.items()} if wrong.any() else {},
+    }
+
+
+def main(first: int = 3, seeds: int = 3, folder: str = "runs/audit") -> None:
+    out = Path(__file__).parent / "results" / "audit_scores.json"
+    record = []
+    for seed in range(first, first + seeds):
+        for noise, rate in SETTINGS:
+            experiment = planned("fashion", noise=noise, rate=rate, noise_rate=rate, seed=seed)
+            path = Path(folder) / experiment.name()
+            run(experiment, path)
+            train = gather(experiment, Shelf()).train
+            clean = (train.labels if train.clean is None else train.clean).numpy()
+            samples = read_samples(path)
+            assert samples is not None
+            record.append({"noise": noise, "rate": rate, "seed": seed, **measure(samples, clean)})
+            out.write_text(json.dumps(record, indent=1) + "\n")
+            print(noise, rate, seed, flush=True)
+
+
+if __name__ == "__main__":
+    main(*(int(text) for text in sys.argv[1:3]), *sys.argv[3:4])

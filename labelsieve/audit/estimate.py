@@ -1,0 +1,98 @@
+"""How many labels are wrong, overall and per class, and where the wrong ones come from."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labelsieve.audit.guesses import Guesses, guesses_of
+from labelsieve.audit.posterior import counted_joint, posterior, quality
+
+Array = np.ndarray[Any, Any]
+NORMAL = 1.96  # standard errors of a 95% interval
+
+
+class Interval(NamedTuple):
+    """A share and the range that it is likely in."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Noise:
+    """An estimate of the label noise."""
+
+    rate: Interval
+    per_class: list[Interval]  # of the observed label
+    matrix: Array  # (K, K)  row: observed label, column: true class; rows sum to 1
+
+
+def estimate_noise(labels: Array, pred_probs: Array) -> Noise:
+    """The share of wrong labels and the noise matrix, from probabilities (n, K) that were not learnt from these labels.
+
+    For example predictions by cross-validation, or of a network that was trained robustly.
+    """
+    return noise_of(guesses_of(labels, pred_probs))
+
+
+def noise_of(guesses: Guesses) -> Noise:
+    """The same from guesses.
+
+    The estimate is the mean probability of being wrong under the counted joint. The range reaches from the more careful
+    joint that settles (it believes the labels more) to the confident joint (it believes the classifier more), with
+    sampling error on both sides.
+    """
+    likely, joint = posterior(guesses, counted_joint(guesses))
+    careful = 1 - quality(guesses)
+    sizes = np.bincount(guesses.labels, minlength=guesses.num_classes)
+    bold = confident_joint(guesses)
+    wrong = np.bincount(guesses.labels, 1 - likely, guesses.num_classes)
+    least = np.bincount(guesses.labels, careful, guesses.num_classes)
+    counted, agreed = bold.sum(1), bold.diagonal()
+    overall = interval(
+        wrong.sum() / len(guesses),
+        least.sum() / len(guesses),
+        1 - agreed.sum() / max(counted.sum(), 1),
+        len(guesses),
+    )
+    each = [
+        interval(wrong[k] / n, least[k] / n, 1 - agreed[k] / max(counted[k], 1), n) if n else Interval(0.0, 0.0, 1.0)
+        for k, n in enumerate(sizes.tolist())
+    ]
+    return Noise(overall, each, rows_to_one(joint, sizes))
+
+
+def interval(estimate: float, low: float, high: float, samples: int) -> Interval:
+    """The range of several estimates, widened by the sampling error of each end."""
+    low, high = min(estimate, low), max(estimate, high)
+    return Interval(
+        float(estimate),
+        float(max(0.0, low - NORMAL * np.sqrt(low * (1 - low) / samples))),
+        float(min(1.0, high + NORMAL * np.sqrt(high * (1 - high) / samples))),
+    )
+
+
+def confident_joint(guesses: Guesses) -> Array:
+    """Confident learning's counts (K, K): of the classes that are as likely as they are on average for their own label,
+    the likeliest."""
+    classes = guesses.num_classes
+    sizes = np.bincount(guesses.labels, minlength=classes)
+    usual = np.bincount(guesses.labels, guesses.confidence, classes) / np.maximum(sizes, 1)
+    usual = np.where(sizes > 0, usual, np.inf)
+    candidates = np.concatenate([guesses.likeliest, guesses.labels[:, None]], axis=1)
+    likelihood = np.concatenate([guesses.likelihood, guesses.confidence[:, None]], axis=1)
+    likelihood = np.where(likelihood >= usual[candidates], likelihood, -1.0)
+    best = likelihood.argmax(1)
+    place = np.arange(len(guesses))
+    sure = likelihood[place, best] >= 0
+    cells = guesses.labels[sure] * classes + candidates[place, best][sure]
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def rows_to_one(joint: Array, sizes: Array) -> Array:
+    """The joint as shares of each label; a label that nobody has is believed."""
+    total = joint.sum(1, keepdims=True)
+    matrix: Array = np.where(sizes[:, None] > 0, joint / np.where(total > 0, total, 1), np.eye(len(joint)))
+    return matrix

@@ -1,0 +1,82 @@
+"""Findings: every sample with its label, what it should perhaps be, how good the label is and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from labelsieve.audit.estimate import Noise, noise_of
+from labelsieve.audit.guesses import Guesses
+from labelsieve.audit.posterior import quality, settled_joint, suggestions
+from labelsieve.audit.quality import THRESHOLD
+from labelsieve.audit.training import sharpened
+from labelsieve.audit.verdict import reasons, verdict
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an audit found; all arrays are in the order of the data."""
+
+    classes: Sequence[str]
+    ids: Sequence[str]  # (n)
+    labels: Array  # (n)
+    suggested: Array  # (n)  the label itself where nothing is likelier
+    quality: Array  # (n)  0 to 1, low is suspicious
+    issues: Array  # (n) bool
+    why: Sequence[str]  # (n)
+    noise: Noise
+    plain: bool = False  # the network learnt from all labels alike, and so by heart
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def order(self) -> Array:
+        """Positions, the most suspicious first."""
+        return np.argsort(self.quality, kind="stable")
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.noise, int(self.issues.sum()), len(self), self.classes, self.plain)
+
+    @property
+    def corrected(self) -> Array:
+        """The labels (n) with every issue replaced by the suggestion."""
+        return np.where(self.issues, self.suggested, self.labels)
+
+
+def findings_of(
+    guesses: Guesses,
+    classes: Sequence[str],
+    ids: Sequence[str] | None = None,
+    *,
+    training: tuple[Array, Array] | None = None,
+    remarks: Sequence[str] | None = None,
+    plain: bool = False,
+) -> Findings:
+    """Look at every label.
+
+    `training`: the mean margin (n) of each sample while training and how often it was seen. `remarks` (n): what else is
+    to be said of a sample, or nothing. `plain`: the network learnt from all labels alike.
+    """
+    joint = settled_joint(guesses)
+    good = quality(guesses, joint)
+    if training is not None:
+        good = sharpened(good, *training)
+    issues = good < THRESHOLD
+    other = suggestions(guesses, joint)
+    noise = noise_of(guesses)
+    held = np.where(guesses.likeliest == other[:, None], guesses.likelihood, 0).sum(1)  # how likely it is held
+    doubted = issues | (held > guesses.confidence)
+    count = len(guesses)
+    why = reasons(
+        guesses.labels, other, guesses.confidence, held, issues, noise.matrix, classes, remarks or [""] * count
+    )
+    names = ids if ids is not None else [str(index) for index in range(count)]
+    return Findings(
+        classes, names, guesses.labels, np.where(doubted, other, guesses.labels), good, issues, why, noise, plain
+    )

@@ -1,0 +1,117 @@
+"""An audit as files: a table for people, one for programs, a summary, and the lines of a gallery."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from labelsieve.audit.estimate import Interval
+from labelsieve.audit.findings import Findings
+from labelsieve.cells import guarded, printable
+
+Array = np.ndarray[Any, Any]
+COLUMNS = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue", "why")
+LARGEST_MATRIX = 1000  # classes
+SHOWN, FEWEST_SHOWN = 2000, 200  # samples in the gallery
+
+
+def rows(findings: Findings, order: Iterable[int]) -> Iterable[dict[str, Any]]:
+    """A sample a row, as the columns are named."""
+    for index in order:
+        yield {
+            "index": int(index),
+            "id": findings.ids[index],
+            "given_label": findings.classes[findings.labels[index]],
+            "suggested_label": findings.classes[findings.suggested[index]],
+            "label_quality": round(float(findings.quality[index]), 6),
+            "is_label_issue": bool(findings.issues[index]),
+            "why": findings.why[index],
+        }
+
+
+def csv_bytes(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> bytes:
+    """A .csv file whose texts no spreadsheet runs."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([cell(line[column]) for column in columns] for line in lines)
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return guarded(value) if isinstance(value, str) else value
+
+
+def labels_csv(findings: Findings) -> bytes:
+    """Every sample, the most suspicious first."""
+    return csv_bytes(COLUMNS, rows(findings, findings.order.tolist()))
+
+
+def labels_parquet(findings: Findings) -> bytes | None:
+    """The same as Parquet, where pyarrow is there."""
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        return None
+    order = findings.order
+    names = np.array([printable(name) for name in findings.classes], dtype=object)
+    columns = {
+        "index": order.astype(np.int64),
+        "id": [printable(findings.ids[i]) for i in order.tolist()],
+        "given_label": names[findings.labels[order]].tolist(),
+        "suggested_label": names[findings.suggested[order]].tolist(),
+        "label_quality": findings.quality[order],
+        "is_label_issue": findings.issues[order],
+        "why": [printable(findings.why[i]) for i in order.tolist()],
+    }
+    sink = arrow.BufferOutputStream()
+    parquet.write_table(arrow.table(columns), sink)
+    return bytes(sink.getvalue())
+
+
+def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole in numbers and a sentence."""
+    count = len(findings.classes)
+    sizes = np.bincount(findings.labels, minlength=count).tolist()
+    issues = np.bincount(findings.labels[findings.issues], minlength=count).tolist()
+    small = count <= LARGEST_MATRIX
+    return {
+        "samples": len(findings),
+        "issues": int(findings.issues.sum()),
+        "classes": list(findings.classes),
+        "noise_rate": as_dict(findings.noise.rate),
+        "per_class": [
+            {"class": name, "samples": n, **as_dict(share), "issues": m}
+            for name, n, share, m in zip(findings.classes, sizes, findings.noise.per_class, issues, strict=True)
+        ],
+        "noise_matrix": findings.noise.matrix.round(6).tolist() if small else None,
+        "penalty": penalty.astype(float).round(6).tolist() if penalty is not None and small else None,
+        "verdict": findings.verdict,
+        "made": dict(made),
+    }
+
+
+def as_dict(interval: Interval) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in interval._asdict().items()}
+
+
+def shown(findings: Findings) -> list[int]:
+    """The samples of the gallery: all issues up to 2,000, and at least 200 where there are as many."""
+    count = min(SHOWN, max(FEWEST_SHOWN, int(findings.issues.sum())))
+    return [int(index) for index in findings.order[:count]]
+
+
+def json_bytes(value: Any, indent: int | None = 1) -> bytes:
+    return (json.dumps(value, indent=indent) + "\n").encode()
+
+
+def gallery(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> bytes:
+    """A line per shown sample: its row, and how it is shown."""
+    every = [{**row, **views.get(row["index"], {})} for row in rows(findings, shown(findings))]
+    return "".join(json.dumps(row) + "\n" for row in every).encode()

@@ -1,0 +1,258 @@
+"""audit: the suspect labels of a run, or of probabilities that somebody else's classifier gave, as files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelsieve.audit.exports import EXPORTS
+from labelsieve.audit.findings import Findings, findings_of
+from labelsieve.audit.guesses import Array, Guesses, guesses_from_run, guesses_of
+from labelsieve.audit.tables import gallery, json_bytes, labels_csv, labels_parquet, rows, summary
+from labelsieve.audit.verdict import percent, span
+from labelsieve.cells import printable
+from labelsieve.data import Reading, load_data
+from labelsieve.data.arrays import load_npy
+from labelsieve.data.names import numbered
+from labelsieve.errors import InputError, nearest
+from labelsieve.experiments.folder import read_json
+from labelsieve.experiments.prepare import Gathered, gather, reading_of
+from labelsieve.experiments.run import versions
+from labelsieve.experiments.samples import HELD_OUT, TESTED
+from labelsieve.experiments.shelf import Shelf
+from labelsieve.experiments.show import Views, views_of, views_of_text
+from labelsieve.experiments.spec import Experiment, restored, with_defaults
+from labelsieve.files import disk_error, write_atomically
+from labelsieve.predict import load
+from labelsieve.report.records import Run, read_run, read_samples
+
+PLAIN = ("default", "active-bias")
+SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
+LISTED = 10  # suspects on the terminal
+REMARKS = {HELD_OUT: "held out while training", TESTED: "drawn for the test, not trained on"}
+
+
+def audit_options(
+    run: str,
+    labels: str | None,
+    pred_probs: Path | None,
+    classes: Path | None,
+    text: str | None,
+    data: str | None,
+    out: Path | None,
+    export: Sequence[str],
+    model: str | None,
+) -> None:
+    """Audit what the options name and say what was found."""
+    for name in export:
+        if name not in EXPORTS:
+            raise InputError(f"there is no export {name!r}: {nearest(name, EXPORTS)}")
+    if run and pred_probs is None:
+        audit_run(Path(run), out, data, labels, export, model)
+    elif pred_probs is not None and labels is not None and out is not None and not run:
+        audit_files(Path(labels), pred_probs, classes, text, data, out, export)
+    else:
+        raise InputError("say which run to audit: labelsieve audit RUN; or give --labels, --pred-probs and --out")
+
+
+def audit_run(
+    path: Path, out: Path | None, data: str | None, labels: str | None, export: Sequence[str], model: str | None
+) -> None:
+    """The audit of a finished run."""
+    done = read_run(path)
+    gathered, experiment = data_of(path, done, data, labels)
+    samples = read_samples(path)
+    if samples is not None and len(samples["label"]) != len(gathered.whole):
+        raise InputError(f"{path}/samples.safetensors has {len(samples['label']):,} samples, the data another number")
+    if samples is None:
+        print("the run has no per-sample statistics (it is of an older version): its model predicts all samples anew")
+        guesses, training, remarks = predicted(path, gathered, model), None, None
+    else:
+        guesses = guesses_from_run(samples, gathered.whole.num_classes)
+        training, remarks = (samples["mean_margin"], samples["seen"]), remarks_of(samples)
+    names = gathered.whole.names
+    findings = findings_of(
+        guesses,
+        tuple(gathered.whole.classes),
+        names and list(names),
+        training=training,
+        remarks=remarks,
+        plain=believes_all(experiment),
+    )
+    made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
+    views = views_of(experiment.data, reading_of(experiment), gathered.whole)
+    write(findings, penalty_of(done), made, views, out or path / "audit", export)
+
+
+def believes_all(experiment: Experiment) -> bool:
+    """Whether the network learnt from all labels alike, and so the wrong ones by heart."""
+    selects = experiment.method in SELECTING or experiment.criterion is not None
+    return experiment.noise_rate == 0 if selects else experiment.method in PLAIN
+
+
+def data_of(path: Path, run: Run, data: str | None, labels: str | None) -> tuple[Gathered, Experiment]:
+    """The data that the run was trained on, wherever it lies now."""
+    changed = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
+    experiment = replace(restored(with_defaults(run.spec)), device="cpu", precision="fp32", **changed)  # type: ignore[arg-type]
+    try:
+        gathered = gather(experiment, Shelf())
+    except InputError as error:
+        raise InputError(
+            f"{error} (the data of {path}: --data says where it is now, --labels its label file)"
+        ) from None
+    was = read_json(path / "spec.json").get("data")
+    if gathered.fingerprint != was:
+        raise InputError(
+            f"{path} was trained on other data than {experiment.data}: its fingerprint is {was}, this one's "
+            f"{gathered.fingerprint}; name the data of the run with --data"
+        )
+    return gathered, experiment
+
+
+def predicted(path: Path, gathered: Gathered, model: str | None) -> Guesses:
+    """The delivered model's guesses for every sample of the data's training set."""
+    probs = load(path, model=model).predict_set(gathered.whole)
+    labels = gathered.whole.labels.clone()
+    labels[gathered.places.train] = gathered.train.labels
+    if gathered.places.valid is not None and gathered.valid is not None:
+        labels[gathered.places.valid] = gathered.valid.labels
+    return guesses_of(labels.numpy(), probs)
+
+
+def remarks_of(samples: Mapping[str, Array]) -> list[str]:
+    """What the training has to say of a sample besides the model's guess."""
+    left_out = (samples["seen"] > 0) & (samples["mean_selected"] < 0.5)
+    return [
+        REMARKS.get(split) or ("training left it out" if out else "")
+        for split, out in zip(samples["split"].tolist(), left_out.tolist(), strict=True)
+    ]
+
+
+def penalty_of(run: Run) -> Array | None:
+    """The penalty labels (K, K) that the run learnt, mean over its networks."""
+    for name in ("chosen/penalty", "last/penalty"):
+        if name in run.tables:
+            return np.asarray(run.tables[name].mean(0))
+    return None
+
+
+def audit_files(
+    labels: Path,
+    pred_probs: Path,
+    classes: Path | None,
+    text: str | None,
+    data: str | None,
+    out: Path,
+    export: Sequence[str],
+) -> None:
+    """The audit of labels and probabilities in files."""
+    probs = opened(pred_probs)
+    numbers, names = numbers_of(load_npy(labels), class_names(classes, probs), labels, probs.shape[1])
+    guesses = guesses_of(numbers, probs)
+    shown: Views | None = None
+    ids = None
+    if data is not None:
+        whole = load_data(data, Reading()).train
+        if len(whole) != len(guesses):
+            raise InputError(f"{data} has {len(whole):,} samples but {pred_probs} has {len(guesses):,} rows")
+        shown, ids = views_of(data, Reading(), whole), whole.names and list(whole.names)
+    elif text is not None:
+        shown = views_of_text(text, len(guesses))
+    made = {"method": "pred-probs", "versions": versions(), "statistics": False}
+    write(findings_of(guesses, names, ids), None, made, shown, out, export)
+
+
+def opened(path: Path) -> Array:
+    """The probabilities of a .npy file, left on the disk until they are looked at."""
+    try:
+        probs = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; a .npy file (n, K) is needed") from error
+    if not isinstance(probs, np.ndarray) or probs.ndim != 2:
+        raise InputError(f"{path} must hold one array of shape (samples, classes)")
+    return probs
+
+
+def class_names(path: Path | None, probs: Array) -> tuple[str, ...] | None:
+    """The names of a file with one a line."""
+    if path is None:
+        return None
+    try:
+        names = tuple(path.read_text(encoding="utf-8-sig").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}; a text file with a class name a line is needed") from error
+    if len(names) != probs.shape[1] or len(set(names)) < len(names):
+        raise InputError(
+            f"{path} must name {probs.shape[1]} different classes, one a line, in the order of the columns"
+        )
+    return names
+
+
+def numbers_of(labels: Array, names: tuple[str, ...] | None, path: Path, count: int) -> tuple[Array, tuple[str, ...]]:
+    """Labels as class numbers, and the names of the classes."""
+    if labels.dtype.kind not in "US":
+        return labels, names or tuple(str(number) for number in range(count))
+    if names is None:
+        found, named = numbered(labels, str(path))
+        if len(named) != count:
+            raise InputError(
+                f"{path} has {len(named)} classes, the probabilities {count} columns; name them by --classes"
+            )
+        return found.numpy(), named
+    number = {name: k for k, name in enumerate(names)}
+    words = [word.decode(errors="replace") if isinstance(word, bytes) else word for word in labels.tolist()]
+    strange = next((word for word in words if word not in number), None)
+    if strange is not None:
+        raise InputError(f"{path}: {strange!r} is none of the classes")
+    return np.array([number[word] for word in words], dtype=np.int64), names
+
+
+def write(
+    findings: Findings,
+    penalty: Array | None,
+    made: Mapping[str, Any],
+    views: Views | None,
+    out: Path,
+    export: Sequence[str],
+) -> None:
+    """Write all files, the summary last, and say what was found."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for old in (out / "thumbs").glob("[0-9]*.webp"):  # of an audit before
+            old.unlink()
+        seen = views(findings, out / "thumbs") if views else {}
+    except OSError as error:
+        raise disk_error(out, error) from error
+    write_atomically(out / "labels.csv", labels_csv(findings))
+    table = labels_parquet(findings)
+    if table is not None:
+        write_atomically(out / "labels.parquet", table)
+    else:
+        (out / "labels.parquet").unlink(missing_ok=True)
+    write_atomically(out / "gallery.jsonl", gallery(findings, seen))
+    for name in export:
+        file, made_by = EXPORTS[name]
+        write_atomically(out / file, made_by(findings, seen))
+    whole = summary(findings, penalty, made)
+    write_atomically(out / "summary.json", json_bytes(whole))
+    print(printed(findings, whole, out, [EXPORTS[name][0] for name in export]))
+
+
+def printed(findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequence[str]) -> str:
+    """Verdict, noise per class, and the most suspicious samples."""
+    width = min(30, max(len(printable(name)) for name in findings.classes))
+    lines = [printable(findings.verdict), "", f"{'label':{width}}  samples  wrong  between          issues"]
+    shares = sorted(zip(whole["per_class"], findings.noise.per_class, strict=True), key=lambda row: -row[1].estimate)
+    for row, share in shares[:30]:
+        between = span(share).removeprefix("between ")
+        name = printable(row["class"])[:width]
+        lines.append(
+            f"{name:{width}}  {row['samples']:7,}  {percent(share.estimate):>5}  {between:15}  {row['issues']:6,}"
+        )
+    lines += ["", "the most suspicious:"]
+    for row in rows(findings, findings.order[:LISTED].tolist()):
+        lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))
+    listed = ", ".join(["labels.csv", *files])
+    return "\n".join([*lines, "", f"{len(findings):,} samples in {out}: {listed}"])

@@ -57,11 +57,11 @@ def demo(
 def train(
     data: Data = "fashion",
     *,
-    method: str = "mentornet-prop",
+    method: Text = None,
     criterion: Text = None,
     lam: Number = None,
     set: UseAppendAction[tuple[str, ...]] = (),
-    noise_rate: Number = None,
+    noise_rate: Text = None,
     noise: Text = None,
     rate: Number = None,
     noise_map: str = "",
@@ -101,11 +101,13 @@ def train(
         data: A folder of images with a folder per class; a .csv, .tsv or .parquet table with a label column and image
             paths or numbers; a .npz file with images and labels; a published dataset as it was unpacked; or fashion,
             the embedded data. docs/data.md says how each must look.
-        method: How to learn; `labelsieve methods` lists them.
+        method: How to learn; `labelsieve methods` lists them. Default: mentornet-prop, or what suits the noise that is
+            found.
         criterion: What decides which samples look clean: ol, pl, all or margin. Default: the method's own.
         lam: λ, how much Criteria_ALL subtracts for the penalty label.
         set: An option of the method, as name=value; may be repeated.
-        noise_rate: The share of labels that is believed wrong, 0 to 1. Default: the rate of the added noise.
+        noise_rate: The share of labels that is believed wrong, 0 to 1, or auto: found out by a probe first. Default:
+            the rate of the added noise, or auto.
         noise: To try things out, corrupt the labels first: pair, symmetry, mixed, asymmetric, or a .npy or .csv file
             with a transition matrix. Of mixed noise 0.75 goes to one class; mixed:0.6 says another share.
         rate: Share of the labels that the added noise makes wrong.
@@ -148,7 +150,7 @@ def train(
     """
     from labelsieve.experiments import single
 
-    experiment = single.from_options(
+    experiment, unknown = single.from_options(
         data,
         method=method,
         criterion=criterion,
@@ -185,9 +187,11 @@ def train(
         precision=precision,
         threads=threads,
     )
-    path = out or Path("runs") / experiment.name()
+    path = out or Path("runs") / (experiment.name() + ("-auto" if unknown else ""))
     if dry_run:
-        print(single.forecast(experiment, path))
+        print(single.forecast(experiment, path, unknown))
+    elif unknown:
+        single.train_auto(experiment, path, method)
     else:
         single.train(experiment, path)
 

@@ -17,7 +17,17 @@ from labelsieve.core.method import Method
 from labelsieve.core.regularizers import VirtualAdversarial
 from labelsieve.core.relabel import LatentClass, Refurbish
 from labelsieve.core.sparse_noise import SparseNoise
-from labelsieve.core.weigh import ActiveBias, Prune, Select, Sieve, Weigh, constant_share, kept_share, ramped_share
+from labelsieve.core.weigh import (
+    ActiveBias,
+    Prune,
+    Select,
+    Sieve,
+    Weigh,
+    constant_share,
+    exact_fraction,
+    kept_share,
+    ramped_share,
+)
 from labelsieve.errors import InputError, nearest
 from labelsieve.randomness import derive
 
@@ -49,14 +59,14 @@ def active_bias(p: Problem, criterion: MakeCriterion | None = None, *, smoothnes
     return Method(CrossEntropy(), [weight, *chosen(p, criterion)])
 
 
-def mentornet(p: Problem, criterion: MakeCriterion = CriteriaOL) -> Method:
+def mentornet(p: Problem, criterion: MakeCriterion = CriteriaOL, *, floor: float = 0.0) -> Method:
     """Learn from the top 1 - ε of each batch by confidence in the observed label."""
-    return Method(CrossEntropy(), chosen(p, criterion))
+    return Method(CrossEntropy(), chosen(p, criterion, floor))
 
 
-def mentornet_prop(p: Problem, criterion: MakeCriterion = CriteriaALL) -> Method:
+def mentornet_prop(p: Problem, criterion: MakeCriterion = CriteriaALL, *, floor: float = 0.0) -> Method:
     """MentorNet with Criteria_ALL: penalty labels keep dominant noise out (the paper's method)."""
-    return mentornet(p, criterion)
+    return mentornet(p, criterion, floor=floor)
 
 
 def coteaching(p: Problem, criterion: MakeCriterion = CriteriaOL, *, ramp: int = 15) -> Method:
@@ -222,12 +232,18 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 
 
-def chosen(p: Problem, criterion: MakeCriterion | None) -> list[Weigh]:
-    """Keep 1 - ε of each batch by the criterion, after the warm-up; without a criterion, everything."""
+def chosen(p: Problem, criterion: MakeCriterion | None, floor: float = 0.0) -> list[Weigh]:
+    """Keep 1 - ε of each batch by the criterion, after the warm-up; without a criterion, everything.
+
+    `floor`: the part of that share which is kept of every label.
+    """
     share = kept_share(p.noise_rate)
     if criterion is None:
         return []
-    return [Select(criterion(p.num_classes, 1), partial(constant_share, share), warmup=p.warmup)]
+    if not 0 <= floor <= 1:
+        raise ValueError(f"floor must be in [0, 1], got {floor}")
+    keep = partial(constant_share, share)
+    return [Select(criterion(p.num_classes, 1), keep, warmup=p.warmup, floor=exact_fraction(floor))]
 
 
 def refurbishing(

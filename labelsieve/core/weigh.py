@@ -57,6 +57,17 @@ def within_share(rank: Tensor, candidates: int | Tensor, share: Tensor) -> Tenso
     return rank * share[1] < (candidates * share[0]).clamp(min=1)
 
 
+def with_floor(rank: Tensor, labels: Tensor, share: Tensor) -> Tensor:
+    """Ranks in which the best samples of each label, this share of them rounded down, come before all others.
+
+    `share` is a (numerator, denominator) pair.
+    """
+    same = labels.unsqueeze(-1) == labels  # (B, B)
+    among_own = (same & (rank.unsqueeze(-2) < rank.unsqueeze(-1))).sum(-1)  # how many of its label are better
+    first = (among_own + 1) * share[1] <= same.sum(-1) * share[0]
+    return ranks(torch.where(first, rank.shape[-1], 0) - rank.to(torch.float32))
+
+
 class Weigh(Part, ABC):
     """Gives each sample a weight; the weights of several multiply."""
 
@@ -70,7 +81,8 @@ class Select(Weigh):
 
     exchange: each network learns from what the other chose (Co-teaching). disagree_from: from this epoch on, only
     samples on which the networks disagree are candidates (Co-teaching+); where there is none, nothing is learnt, or the
-    whole batch with or_everything. joint: one choice from the mean score (JoCoR).
+    whole batch with or_everything. joint: one choice from the mean score (JoCoR). floor: of each label at least this
+    part of the kept share, so that no class starves.
     """
 
     def __init__(
@@ -83,6 +95,7 @@ class Select(Weigh):
         disagree_from: int | None = None,
         or_everything: bool = False,
         joint: bool = False,
+        floor: Fraction = Fraction(0),
     ) -> None:
         super().__init__()
         if warmup < 0:
@@ -94,6 +107,8 @@ class Select(Weigh):
         self.disagree_from = disagree_from
         self.or_everything = or_everything
         self.joint = joint
+        self.floor = floor
+        self.least = nn.Buffer(torch.tensor(floor.as_integer_ratio()), persistent=False)
         self.share = nn.Buffer(torch.ones(2, dtype=torch.int64))  # numerator, denominator
         self.agreed_too = nn.Buffer(torch.tensor(True))  # samples on which the networks agree are candidates
         self.start_epoch(0)
@@ -112,7 +127,10 @@ class Select(Weigh):
         if self.joint:
             scores = scores.mean(0).expand_as(scores)
         if self.disagree_from is None:
-            selected = within_share(ranks(scores), scores.shape[-1], self.share)
+            rank = ranks(scores)
+            if self.floor:
+                rank = with_floor(rank, labels, self.least * self.share)
+            selected = within_share(rank, scores.shape[-1], self.share)
         else:
             guesses = probs.argmax(-1)
             candidates = (guesses != guesses[:1]).any(0) | self.agreed_too

@@ -15,6 +15,7 @@ from labelsieve.files import disk_error, write_atomically
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.record import Record
 
+PROBE = "probe"  # the folder, in that of a run, of the training that found out what suits the data
 HERE = threading.Lock()
 ENTERED: set[Path] = set()  # file locks are between processes, this is between the threads of one
 
@@ -36,7 +37,7 @@ class RunFolder:
         return (self.path / "done").exists()
 
     def __enter__(self) -> "RunFolder":
-        self._refuse_strangers()
+        self.refuse_strangers()
         with HERE:
             if self.path.absolute() in ENTERED:
                 raise InputError(f"run folder {self.path} is in use by this very process; name another --out")
@@ -72,10 +73,11 @@ class RunFolder:
         os.close(self._lock)
         ENTERED.discard(self.path.absolute())
 
-    def _refuse_strangers(self) -> None:
+    def refuse_strangers(self) -> None:
         """A folder with files but no run in it is somebody's work."""
         if self.path.is_dir() and not (self.path / "spec.json").exists():
-            strangers = [p.name for p in self.path.iterdir() if p.name != "lock" and p.suffix != ".tmp"]
+            ours = {"lock", *([PROBE] if (self.path / PROBE / "spec.json").exists() else [])}
+            strangers = [p.name for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp"]
             if strangers:
                 raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")
 

@@ -32,6 +32,7 @@ def run(
     watcher: Watcher | None = None,
     prepared: Prepared | None = None,
     stop: StopFlag | None = None,
+    chosen: Row | None = None,
 ) -> bool:
     """Train it in this folder, from where it was cut; False if it was done already."""
     torch.set_num_threads(experiment.threads)
@@ -46,7 +47,7 @@ def run(
             folder.want_scores(experiment.scores, newest[1]["epochs_done"])
         if newest is None:
             folder.record.cut(0)
-            folder.record.append(opening(experiment, prepared))
+            folder.record.append(opening(experiment, prepared) | ({"chosen": chosen} if chosen else {}))
         result = fit(
             prepared.make_networks,
             prepared.method,

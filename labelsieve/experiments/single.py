@@ -23,14 +23,18 @@ from labelsieve.data.source import in_memory
 from labelsieve.data.unlabelled import read_images, read_rows
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
+from labelsieve.experiments.auto import CLEAN, choice, held_out_noise, probe_of, share_held_out, spoken, starved
 from labelsieve.experiments.compare import compare
-from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
+from labelsieve.experiments.folder import PROBE, RunFolder
+from labelsieve.experiments.prepare import Prepared, first_batch, gather, noise_matrix, prepare
 from labelsieve.experiments.run import run
+from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.predict import Predictor, load
 from labelsieve.progress import duration, watching
 from labelsieve.report.records import read_run
 from labelsieve.train.learner import Learner
+from labelsieve.train.record import Row
 
 TIMED_STEPS = 3
 
@@ -40,28 +44,29 @@ def from_options(
     *,
     noise: str | None,
     rate: float | None,
-    noise_rate: float | None,
+    noise_rate: str | None,
     device: str,
     threads: int | None,
     precision: str | None,
     **given: Any,
-) -> Experiment:
-    """The experiment that a person's options mean."""
+) -> tuple[Experiment, bool]:
+    """The experiment that a person's options mean, and whether its noise rate is to be found out."""
     check_noise(noise, rate)
-    if noise_rate is None:
-        noise_rate = told_rate(data, noise, rate, **given)
+    told = told_rate(data, noise, rate, **given) if noise_rate is None else parsed_rate(noise_rate)
+    given["method"] = given["method"] or "mentornet-prop"
     device = best_device() if device == "auto" else device
     given["model"] = given["model"] or (None if data in SETTINGS else "auto")
-    return planned(
+    asked = planned(
         data,
         noise=noise,
         rate=rate,
-        noise_rate=noise_rate,
+        noise_rate=0.0 if told is None else told,
         device=device,
         precision=precision or best_precision(device),
         threads=(os.cpu_count() or 1) if threads is None else threads,
         **given,
     )
+    return asked, told is None
 
 
 def epoch_numbers(text: str) -> tuple[int, ...]:
@@ -111,22 +116,78 @@ def compare_options(
     )
 
 
-def told_rate(data: str, noise: str | None, rate: float | None, *, method: str, labels: str | None, **_: Any) -> float:
-    """The noise rate when a person names none: that of the noise they added, none for data that is clean."""
+def told_rate(
+    data: str, noise: str | None, rate: float | None, *, method: str | None, labels: str | None, **_: Any
+) -> float | None:
+    """The noise rate when a person names none: that of the noise they added, none for data that is clean.
+
+    None: nobody knows, and it must be found out.
+    """
     if noise and noise.partition(":")[0] in ("pair", "symmetry", "mixed") and rate is not None:
         return rate
     if method == "default" or (data == "fashion" and noise is None and labels is None):
         return 0.0
-    raise InputError(f"say --noise-rate, the share of all labels that you believe wrong: {method} keeps the rest")
+    return None
 
 
-def train(experiment: Experiment, path: Path) -> None:
-    """Train in this folder and say how it went."""
+def parsed_rate(text: str) -> float | None:
+    """A number, or auto: None."""
+    try:
+        return None if text == "auto" else float(text)
+    except ValueError:
+        raise InputError(f"--noise-rate is a number from 0 to 1, or auto, got {text!r}") from None
+
+
+def train_auto(asked: Experiment, path: Path, method: str | None) -> None:
+    """Find out how many labels are wrong, train accordingly, and say what was found."""
+    RunFolder(path).refuse_strangers()
+    if not asked.valid:
+        asked = replace(asked, valid=share_held_out(len(gather(asked, Shelf()).train)))
+    probe = path / PROBE
+    if not (probe / "done").exists():
+        print(f"first a probe of {probe_of(asked).epochs} epochs finds out how many labels are wrong", flush=True)
+    train_quietly(probe_of(asked), probe)
+    insisted = method or (asked.method if asked.criterion or asked.options else None)
+    chosen = choice(asked, held_out_noise(probe), insisted)
+    print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
+    train(chosen.experiment, path, chosen.as_row())
+    print("\n".join(after(path)))
+
+
+def after(path: Path) -> list[str]:
+    """What a training that chose for itself found, and what to do now."""
+    seen, done = held_out_noise(path), read_run(path)
+    rate, low, high = seen.rate
+    if rate < CLEAN:
+        lines = [
+            f"the labels look clean: {spoken(rate)} seem wrong ({spoken(low)} to {spoken(high)}), nothing to be done"
+        ]
+    else:
+        lines = [f"about {spoken(rate)} of the labels look wrong ({spoken(low)} to {spoken(high)})"]
+    hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
+    if hungry:
+        lines.append(
+            f"beware: little was learnt from {', '.join(hungry)}; the network may have taken another class for it: "
+            "look at these samples, or train with another --seed"
+        )
+    quoted = shlex.quote(str(path))
+    return [*lines, f"look at them: labelsieve report {quoted}; go through them: labelsieve review {quoted}"]
+
+
+def train_quietly(experiment: Experiment, path: Path) -> bool:
+    """Train in this folder; False if that was done already."""
+    torch.set_num_threads(experiment.threads)
+    with watching(experiment.epochs) as watcher:
+        return run(experiment, path, watcher)
+
+
+def train(experiment: Experiment, path: Path, chosen: Row | None = None) -> None:
+    """Train in this folder and say how it went. `chosen`: what was chosen for the person, and why."""
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     print("\n".join(understood(experiment, prepared)), flush=True)
     with watching(experiment.epochs) as watcher:
-        ran = run(experiment, path, watcher, prepared)
+        ran = run(experiment, path, watcher, prepared, chosen=chosen)
     done = read_run(path)
     print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
     if "last" in done.end:
@@ -160,18 +221,20 @@ def understood(experiment: Experiment, prepared: Prepared) -> list[str]:
     ]
 
 
-def forecast(experiment: Experiment, path: Path) -> str:
-    """What a training would do and cost, from a few steps that are not kept."""
+def forecast(experiment: Experiment, path: Path, unknown: bool) -> str:
+    """What a training would do and cost, from a few steps that are not kept. `unknown`: the noise rate is."""
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     rounds = prepared.method.rounds
-    total = duration(rounds * experiment.epochs * steps * seconds)
+    probe = probe_of(experiment).epochs if unknown else 0
+    total = duration((rounds * experiment.epochs + probe) * steps * seconds)
     return "\n".join(
         [
             *understood(experiment, prepared),
-            f"cost:    {f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
+            f"cost:    {f'a probe of {probe} epochs, then ' if probe else ''}"
+            f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
             f"{1000 * seconds:.1f} ms: about {total} on {device_name(experiment.device)}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",
         ]

@@ -15,6 +15,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 CHOICES = {
     "normalise": ("image", "imagenet"),
     "precision": ("fp32", "bf16"),
+    "choose": ("best", "last"),
     "sampler": ("permutation", "independent"),
     "forward": ("one", "second"),
 }
@@ -60,6 +61,7 @@ class Experiment:
     augment: str = ""  # crop4,flip,cutout8; window224
     normalise: str = "image"  # each image by itself, or imagenet: by its colours
     valid: float = 0.0  # share of the training data held out, with its noise, to choose the epoch
+    choose: str = "best"  # the epoch that is delivered: the best on what was held out, where something was, or the last
     init: str | None = None  # folder of a finished run whose model is the start
     scores: tuple[int, ...] = ()  # epochs, counted from 1, after which every sample's scores are kept
     seed: int = 0

@@ -248,10 +248,11 @@ class _Run:
         return {**row, "seconds": round(time.perf_counter() - began, 3)}
 
     def _choose(self, row: Row) -> None:
-        error = row.get("valid_error")
+        error = row.get("valid_error") if self.training.choose == "best" else None
         last = self.epochs_done == self.training.epochs
+        settled = row["epoch"] >= self.training.first_choice()
         better = error is not None and (self.chosen.valid_error is None or error < self.chosen.valid_error)
-        if better or (self.valid is None and last):
+        if (settled and better) or (error is None and last):
             weights, tables = snapshot(self.networks.state_dict()), snapshot(self.method.tables())
             self.chosen = Chosen(row["epoch"], error, weights, tables)
 

@@ -37,7 +37,7 @@ class Samples(Protocol):
 
 def stepped(epochs: int, drops: tuple[float, ...] = (0.5, 0.75), factor: float = 0.2) -> Callable[[int], float]:
     """Times a factor whenever a share of the epochs is over; the paper's: 0.2 at a half and three quarters."""
-    return lambda epoch: factor ** sum(epoch >= drop * epochs for drop in drops)
+    return lambda epoch: factor ** sum(epoch + 1e-9 >= drop * epochs for drop in drops)
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Training:
     drops: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which the learning rate drops
     drop_factor: float = 0.2
     drop_last: bool = False  # leave out an incomplete last batch
+    choose: str = "best"  # the epoch to deliver: the best on the held-out split, where there is one, or the last
     sampler: str = "permutation"  # each sample once an epoch, or independent: each batch drawn by itself
     forward: str = "one"  # learn from the pass that decides, or second: from another one, over the kept samples alone
     augment: str = ""  # crop4,flip,cutout8
@@ -62,6 +63,10 @@ class Training:
 
     def autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def first_choice(self) -> int:
+        """The first epoch that may be delivered, counted from 1: before, the learning rate was not yet at its lowest."""
+        return 1 + sum(self.lr_at(epoch) > self.lr_at(self.epochs - 1) for epoch in range(self.epochs))
 
     def lr_at(self, epoch: int) -> float:
         return self.lr * stepped(self.epochs, self.drops, self.drop_factor)(epoch)

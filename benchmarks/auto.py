@@ -1,0 +1,116 @@
+"""How well `labelsieve train --noise-rate auto` does without knowing the noise rate, beside a training that is told it.
+
+    python benchmarks/auto.py --seeds 3,4,5 --out runs/auto
+
+Finished runs are not run again. Digits (scikit-learn's) take part where scikit-learn is installed.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import labelsieve
+from labelsieve.experiments.auto import held_out_noise
+from labelsieve.report.records import read_run
+
+NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="3,4,5")
+    parser.add_argument("--data", default="fashion,digits")
+    parser.add_argument("--out", type=Path, default=Path("runs/auto"))
+    parser.add_argument("--record", type=Path, default=Path("benchmarks/results/auto.json"))
+    asked = parser.parse_args()
+    jobs = [
+        (data, noise, rate, int(seed))
+        for data in asked.data.split(",")
+        for seed in asked.seeds.split(",")
+        for noise, rate in NOISES
+    ]
+    if "digits" in asked.data:
+        write_digits(asked.out / "digits.npz")
+    with ThreadPoolExecutor(2) as pool:
+        rows = list(pool.map(lambda job: one(*job, asked.out), jobs))
+    known = json.loads(asked.record.read_text()) if asked.record.exists() else {"rows": []}
+    merged = {(r["data"], r["noise"], r["rate"], r["seed"]): r for r in [*known["rows"], *rows]}
+    about = {"torch": torch.__version__, "python": platform.python_version(), "labelsieve": labelsieve.__version__}
+    text = json.dumps({**about, "rows": list(merged.values())}, indent=1)
+    asked.record.write_text(text + "\n", encoding="utf-8")
+    print(table(list(merged.values())))
+
+
+def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, Any]:
+    """A training that must find out, and one that is told."""
+    source = str(out / "digits.npz") if data == "digits" else data
+    common = [source, "--noise", noise, "--rate", str(rate), "--seed", str(seed), "--threads", "1"]
+    auto, told = (out / f"{data}-{noise}-{rate:g}-{seed}-{how}" for how in ("auto", "told"))
+    trained([*common, "--noise-rate", "auto", "--out", str(auto)])
+    trained([*common, "--out", str(told)])
+    seen, run = held_out_noise(auto), read_run(auto)
+    return {
+        "data": data,
+        "noise": noise,
+        "rate": rate,
+        "seed": seed,
+        "probe": round(held_out_noise(auto / "probe").rate.estimate, 4),
+        "estimate": [round(value, 4) for value in seen.rate],
+        "method": run.method,
+        "error": delivered_error(auto),
+        "error told": delivered_error(told),
+    }
+
+
+def trained(options: list[str]) -> None:
+    subprocess.run([sys.executable, "-m", "labelsieve", "train", *options], check=True, stdout=subprocess.DEVNULL)
+
+
+def delivered_error(path: Path) -> float:
+    """The test error of the model that a run delivers."""
+    run = read_run(path)
+    return float(run.epochs[run.end["chosen_epoch"] - 1]["test_error"])
+
+
+def write_digits(path: Path) -> None:
+    """scikit-learn's digits, every fourth image for the test."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images = np.round(images.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
+    test = np.arange(len(labels)) % 4 == 3
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = {"images": images[~test], "labels": labels[~test], "test_images": images[test], "test_labels": labels[test]}
+    np.savez(path, **parts)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A line per kind of noise."""
+    lines = [
+        "| data | noise | seeds | estimate, % | test error, % | told the rate |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    kinds = dict.fromkeys((row["data"], row["noise"], row["rate"]) for row in rows)
+    for data, noise, rate in kinds:
+        same = [row for row in rows if (row["data"], row["noise"], row["rate"]) == (data, noise, rate)]
+        same.sort(key=lambda row: row["seed"])
+        cells = [
+            ", ".join(f"{100 * row['estimate'][0]:.1f}" for row in same),
+            ", ".join(f"{row['error']:.1f}" for row in same),
+            ", ".join(f"{row['error told']:.1f}" for row in same),
+        ]
+        kind = f"{noise} {100 * rate:g}%" if rate else "none"
+        lines.append(f"| {data} | {kind} | {', '.join(str(row['seed']) for row in same)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""auto: a training whose noise rate and criterion are found in the data itself.
+
+A probe comes first: the same training up to a little after the warm-up, told that 40% of the labels are wrong. What it
+then predicts for samples that were held out says how many of their labels are wrong and whether the wrong ones come
+from certain classes. The training itself is told that. Both live in the run's folder and go on where they were cut.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelsieve.audit.guesses import guesses_from_run
+from labelsieve.audit.unseen import Unseen, dense, unseen_noise
+from labelsieve.errors import InputError
+from labelsieve.experiments.samples import HELD_OUT
+from labelsieve.experiments.spec import Experiment
+from labelsieve.report.records import read_run, read_samples
+
+START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
+SHARE = 0.2  # of the epochs that the probe selects in
+FLOOR = 0.5  # of what is kept, of every label
+CLEAN = 0.03  # a rate below which nothing should be done
+HELD = 1200  # samples to hold out, if that is between a tenth and a fifth
+FEWEST = 50  # held-out samples that an estimate can be made from
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The training that suits the data, and why."""
+
+    experiment: Experiment
+    reasons: tuple[str, ...]
+
+    def as_row(self) -> dict[str, Any]:
+        return {"noise_rate": self.experiment.noise_rate, "method": self.experiment.method, "reasons": self.reasons}
+
+
+def share_held_out(samples: int) -> float:
+    """How much of the training data is held out."""
+    return round(min(0.2, max(0.1, HELD / samples)), 3)
+
+
+def probe_of(asked: Experiment) -> Experiment:
+    """The training that finds out how many labels are wrong; until the end of the warm-up it is the real one."""
+    epochs = min(asked.epochs, asked.warmup + max(2, round(SHARE * asked.epochs)))
+    drops = tuple(drop * asked.epochs / epochs for drop in asked.drops if drop * asked.epochs < epochs)
+    return replace(
+        asked,
+        method="mentornet-prop",
+        criterion=None,
+        options=(("floor", FLOOR),),
+        noise_rate=START,
+        epochs=epochs,
+        drops=drops,
+        choose="last",
+        scores=(),
+    )
+
+
+def held_out_noise(run: Path) -> Unseen:
+    """The share of wrong labels that a finished run sees among the samples that it held out."""
+    samples = read_samples(run)
+    held = samples["split"] == HELD_OUT if samples else np.zeros(0, bool)
+    if samples is None or held.sum() < FEWEST:
+        raise InputError(
+            f"{run} held out {int(held.sum())} samples, too few to estimate a noise rate; say --noise-rate, or --valid"
+        )
+    guesses = guesses_from_run(samples, len(read_run(run).classes)).at(held)
+    return unseen_noise(guesses.labels, dense(guesses))
+
+
+def choice(asked: Experiment, seen: Unseen, method: str | None) -> Choice:
+    """What follows from what the probe saw; `method`: the one that a person insists on."""
+    rate = round(seen.rate.estimate, 3)
+    told = f"about {spoken(rate)} of the labels look wrong ({spoken(seen.rate.low)} to {spoken(seen.rate.high)})"
+    reasons = [f"noise rate {rate:g}: on samples that were held out, {told}"]
+    if method is not None:
+        reasons.append(f"method {method}: as asked")
+        return Choice(replace(asked, method=method, noise_rate=rate), tuple(reasons))
+    dominant = seen.chance <= seen.rate.estimate / 2
+    chosen = "mentornet-prop" if dominant else "mentornet"
+    if rate < CLEAN:
+        reasons.append(f"method {chosen}: with so few wrong labels nearly everything is learnt from")
+    elif dominant:
+        reasons.append(f"method {chosen}: wrong labels come from certain classes, which penalty labels keep out")
+    else:
+        reasons.append(f"method {chosen}: wrong labels come from all classes alike, and penalty labels would not help")
+    settled = replace(asked, method=chosen, criterion=None, noise_rate=rate, options=(("floor", FLOOR),))
+    return Choice(settled, tuple(reasons))
+
+
+def spoken(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def starved(kept: list[float], noise_rate: float, classes: list[str]) -> list[str]:
+    """The classes of which far less was learnt from than of the others, in words."""
+    least = 0.6 * (1 - noise_rate)
+    return [f"{name} ({100 * share:.0f}%)" for name, share in zip(classes, kept, strict=True) if share < least]

@@ -157,13 +157,10 @@ def train_auto(asked: Experiment, path: Path, method: str | None) -> None:
 def after(path: Path) -> list[str]:
     """What a training that chose for itself found, and what to do now."""
     seen, done = held_out_noise(path), read_run(path)
-    rate, low, high = seen.rate
-    if rate < CLEAN:
-        lines = [
-            f"the labels look clean: {spoken(rate)} seem wrong ({spoken(low)} to {spoken(high)}), nothing to be done"
-        ]
-    else:
-        lines = [f"about {spoken(rate)} of the labels look wrong ({spoken(low)} to {spoken(high)})"]
+    share, span = spoken(seen.rate.estimate), f"({spoken(seen.rate.low)} to {spoken(seen.rate.high)})"
+    lines = [f"about {share} of the labels look wrong {span}"]
+    if seen.rate.estimate < CLEAN:
+        lines = [f"the labels look clean: {share} seem wrong {span}, nothing needs to be done"]
     hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
     if hungry:
         lines.append(

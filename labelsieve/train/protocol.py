@@ -65,7 +65,7 @@ class Training:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def first_choice(self) -> int:
-        """The first epoch that may be delivered, counted from 1: before, the learning rate was not yet at its lowest."""
+        """The first epoch that may be delivered, counted from 1: from then on the learning rate is at its lowest."""
         return 1 + sum(self.lr_at(epoch) > self.lr_at(self.epochs - 1) for epoch in range(self.epochs))
 
     def lr_at(self, epoch: int) -> float:

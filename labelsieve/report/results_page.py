@@ -9,20 +9,21 @@ from functools import partial
 from labelsieve.report.account import told
 from labelsieve.report.beside import LEGEND, NOT_RUN, Entry, blocks, long_form, paired_blocks
 from labelsieve.report.comparison import markdown, mean_and_error
-from labelsieve.report.facts import Outcome, Outcomes, claim, fact, spread
+from labelsieve.report.facts import Outcome, Outcomes, claim, fact, spread, where_given_up
 from labelsieve.report.formats import Rows
 from labelsieve.report.records import Run
 
 MADE = "<!-- Made by `labelsieve results`: edit labelsieve/report/account.md, not this page. -->"
 OPENING = """\
 Our runs of the paper's experiments beside its printed numbers, made from the records in `results` by
-`labelsieve results`, which trains nothing; `labelsieve table N` runs what is missing of a table. Runs on other data, such
-as the demo's, are not here."""
+`labelsieve results`, which trains nothing; `labelsieve table N` runs what is missing of a table. Runs on other data,
+such as the demo's, are not here."""
 OURS = "ours: mean ± standard error over (n) seeds; –: not run"
 FLATTERING = """\
 *Best* is the lowest test error of all epochs, which is what the paper reports and what nobody can choose without the
 test set; *last* is that of the last epoch; *kept clean* is the share of right labels among the samples that the last
-epoch learnt from (for methods without a selection, of all samples). Percent, mean ± standard error over (n) seeds."""
+epoch learnt from (for methods without a selection, of all samples). Percent, mean ± standard error over (n) seeds.
+*A class given up*: the epochs in which some class kept fewer than half as many samples as it should have."""
 VARIANTS = "The same protocol but for what stands in brackets, beside the paper's number."
 
 
@@ -122,11 +123,11 @@ def once(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 def endings(outcomes: Sequence[Outcome]) -> Rows:
     """Best and last error and the kept samples of every cell."""
-    rows = [["data", "noise", "method", "best (n)", "last", "last - best", "kept clean"]]
+    rows = [["data", "noise", "method", "best (n)", "last", "last - best", "kept clean", "a class given up"]]
     for outcome in outcomes:
         best = [float(run.end["best"]) for run in outcome.runs.values()]
         flattered = mean_and_error(outcome.last)[0] - mean_and_error(best)[0]
         entry = outcome.entry
         rows.append([entry.data, entry.column, entry.method, f"{spread(best)} ({len(best)})", spread(outcome.last)])
-        rows[-1] += [f"{flattered:+.2f}", spread(outcome.kept)]
+        rows[-1] += [f"{flattered:+.2f}", spread(outcome.kept), where_given_up(outcome)]
     return rows

@@ -390,6 +390,24 @@ def figure(
     )
 
 
+def results(
+    *,
+    results: Path = Path("results"),
+    out: Path = Path("docs/results.md"),
+    check: bool = False,
+) -> None:
+    """Write the page about all records, our numbers beside the paper's, with its figures; nothing is trained.
+
+    Args:
+        results: Folder of the records.
+        out: The page; its figures go into the folder figures beside it.
+        check: Write nothing: fail if the page or a figure is not what the records give.
+    """
+    from labelsieve.experiments.results import results as write
+
+    write(results, out, check)
+
+
 def bench(
     data: Data = "fashion",
     *,
@@ -600,6 +618,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "review": review,
     "table": table,
     "figure": figure,
+    "results": results,
     "report": report,
     "bench": bench,
 }

@@ -1,0 +1,133 @@
+"""The page of results: what was run, what reproduces, tables and figures, in Markdown and from records alone."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from labelsieve.report.account import told
+from labelsieve.report.beside import LEGEND, NOT_RUN, Entry, blocks, long_form, paired_blocks
+from labelsieve.report.comparison import markdown, mean_and_error
+from labelsieve.report.facts import Outcome, Outcomes, claim, fact, spread, where_given_up
+from labelsieve.report.formats import Rows
+from labelsieve.report.records import Run
+
+MADE = "<!-- Made by `labelsieve results`: edit labelsieve/report/account.md, not this page. -->"
+OPENING = """\
+Our runs of the paper's experiments beside its printed numbers, made from the records in `results` by
+`labelsieve results`, which trains nothing; `labelsieve table N` runs what is missing of a table. Runs on other data,
+such as the demo's, are not here."""
+OURS = "ours: mean ± standard error over (n) seeds; –: not run"
+FLATTERING = """\
+*Best* is the lowest test error of all epochs, which is what the paper reports and what nobody can choose without the
+test set; *last* is that of the last epoch; *kept clean* is the share of right labels among the samples that the last
+epoch learnt from (for methods without a selection, of all samples). Percent, mean ± standard error over (n) seeds.
+*A class given up*: the epochs in which some class kept fewer than half as many samples as it should have."""
+VARIANTS = "The same protocol but for what stands in brackets, beside the paper's number."
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a table has of one dataset."""
+
+    table: str
+    title: str
+    data: str
+    entries: Sequence[Entry]
+    missing: int  # runs
+    notes: Sequence[str] = ()
+    why: str = "not run yet"
+
+    @property
+    def begun(self) -> bool:
+        return any(entry.errors for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page."""
+
+    file: str  # beside the page
+    caption: str
+
+
+def results_page(
+    parts: Sequence[Part],
+    outcomes: Outcomes,
+    variants: Sequence[Entry],
+    runs: Sequence[Run],
+    pictures: Sequence[Picture],
+    account: str,
+) -> str:
+    """The whole page; `outcomes` have each run once, but for cells of which none is there."""
+    sections = {
+        "What was run": [what_was_run(runs), not_run(parts)],
+        "What does and does not reproduce": [
+            told(account, partial(fact, outcomes=outcomes), partial(claim, outcomes=outcomes))
+        ],
+        "Tables": [f"- {OURS}\n- {LEGEND}", *(table for part in parts if part.begun for table in shown_part(part))],
+        "Best, last, and what was kept": [FLATTERING, markdown(endings(once(outcomes.values())))] if runs else [],
+        "Other runs": [VARIANTS, markdown(dashed(long_form(variants)))] if variants else [],
+        "Figures": [f"![{picture.caption}]({picture.file})\n\n{picture.caption}" for picture in pictures],
+    }
+    told_sections = [[f"## {title}", *filter(None, body)] for title, body in sections.items() if body]
+    return "\n\n".join(["# Results", MADE, OPENING, *(text for section in told_sections for text in section)]) + "\n"
+
+
+def what_was_run(runs: Sequence[Run]) -> str:
+    """How many runs, and on what."""
+    if not runs:
+        return "Nothing yet."
+    header = ["data", "device", "precision", "torch", "Python", "labelsieve", "runs"]
+    rows = [[*place, str(count)] for place, count in sorted(Counter(map(place_of, runs)).items())]
+    return f"{len(runs)} finished {'run' if len(runs) == 1 else 'runs'}:\n\n{markdown([header, *rows])}"
+
+
+def place_of(run: Run) -> tuple[str, ...]:
+    """What a run learnt from and what it ran on."""
+    versions = [run.versions.get(name, "?") for name in ("torch", "python", "labelsieve")]
+    return (run.spec["data"], run.start.get("device", "?"), run.spec.get("precision", "?"), *versions)
+
+
+def not_run(parts: Sequence[Part]) -> str:
+    """A line for everything of which there is no run at all."""
+    lines = [f"- table {p.table}, {p.data}: {p.why}; {p.missing} runs" for p in parts if not p.begun]
+    return "\n".join(["Not run at all (tables share runs):\n", *lines]) if lines else ""
+
+
+def shown_part(part: Part) -> list[str]:
+    """A heading, the table, differences between methods, and how much of it is missing."""
+    tables = [*blocks(part.entries, by_noise=False), *paired_blocks(part.entries)]
+    texts = [f"### {part.title}: {part.data}"]
+    for table in tables:
+        texts += [table.title] if table.title not in ("", part.data) else []
+        texts.append(markdown(dashed(table.rows)))
+    notes = [*part.notes, *([f"{part.missing} runs are missing"] if part.missing else [])]
+    return [*texts, *(["\n".join(f"- {note}" for note in notes)] if notes else [])]
+
+
+def dashed(rows: Rows) -> Rows:
+    """Without the words for what is not there."""
+    return [["–" if cell == NOT_RUN else cell for cell in row] for row in rows]
+
+
+def once(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Cells that have runs, by data and noise, without those whose runs another one has."""
+    first: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        if outcome.runs:
+            first.setdefault(json.dumps([run.spec for run in outcome.runs.values()], sort_keys=True), outcome)
+    return sorted(first.values(), key=lambda outcome: (outcome.entry.data, outcome.entry.column))
+
+
+def endings(outcomes: Sequence[Outcome]) -> Rows:
+    """Best and last error and the kept samples of every cell."""
+    rows = [["data", "noise", "method", "best (n)", "last", "last - best", "kept clean", "a class given up"]]
+    for outcome in outcomes:
+        best = [float(run.end["best"]) for run in outcome.runs.values()]
+        flattered = mean_and_error(outcome.last)[0] - mean_and_error(best)[0]
+        entry = outcome.entry
+        rows.append([entry.data, entry.column, entry.method, f"{spread(best)} ({len(best)})", spread(outcome.last)])
+        rows[-1] += [f"{flattered:+.2f}", spread(outcome.kept), where_given_up(outcome)]
+    return rows

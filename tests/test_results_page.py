@@ -1,0 +1,293 @@
+"""labelsieve results: the committed page is what the records give, and made-up records give what they should."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labelsieve.cli import execute
+from labelsieve.errors import InputError
+from labelsieve.experiments.paper import experiment
+from labelsieve.experiments.paper_figures import points
+from labelsieve.experiments.results import Drawing, drawn_by, page_of
+from labelsieve.report.account import ACCOUNT, sentences, told
+from labelsieve.report.beside import Entry
+from labelsieve.report.facts import Outcome, claim, clearly_lower, compared, fact, given_up
+from labelsieve.report.records import Run
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+PAIR = "cifar10 pair 40%"
+
+
+def record(root: Path, what, best: float, last: float | None = None, kept=None) -> Path:
+    """A finished run of three epochs, as it would be committed."""
+    folder = root / what.name()
+    folder.mkdir(parents=True)
+    versions = {"labelsieve": "0.1.0", "torch": "2.99.0", "python": "3.11.7"}
+    spec = {"experiment": what.as_dict(), "data": "x", "versions": versions}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    last = best + 1 if last is None else last
+    kept = kept or [[1.0, 1.0]] * 3
+    errors = (best + 2, best, last)
+    rows = [{"event": "start", "device": "A device"}]
+    rows += [
+        {"event": "epoch", "epoch": n, "test_error": e, "precision": 0.75, "kept": k}
+        for n, e, k in zip((1, 2, 3), errors, kept, strict=True)
+    ]
+    rows.append({"event": "end", "chosen_epoch": 3, "best": best, "last": last})
+    (folder / "record.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "done").touch()
+    return folder
+
+
+def cell(method: str, seed: int = 0, noise: str = "pair", data: str = "cifar10"):
+    return experiment(data, method, noise, 0.4, seed)
+
+
+def section(page: str, title: str) -> str:
+    return page.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+# ---- what is committed
+
+
+def test_the_committed_page_is_what_the_records_give(capsys):
+    arguments = ["results", "--results", str(ROOT / "results"), "--out", str(PAGE), "--check"]
+    assert execute(arguments) == 0, capsys.readouterr().err
+
+
+def test_the_committed_figures_are_of_the_pinned_matplotlib():
+    pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)[1]
+    shown = re.findall(r"\]\((figures/.*?\.svg)\)", PAGE.read_text(encoding="utf-8"))
+    assert "figures/figure-7.svg" in shown and "figures/figure-8.svg" in shown
+    for name in shown:
+        assert drawn_by((PAGE.parent / name).read_bytes()) == pinned.encode()
+
+
+def test_no_number_of_the_account_is_written_by_hand():
+    """Digits outside of what is asked for only name experiments, tables, algorithms and the page's own threshold."""
+    names = r"\{.*?\}|CIFAR-\d+|40%|table \d|Algorithm \d|1\.5|^#.*$|^@if.*$"
+    rest = re.sub(names, "", ACCOUNT.read_text(encoding="utf-8"), flags=re.M)
+    assert len(rest) > 2000 and not re.findall(r".*\d.*", rest)
+
+
+# ---- the check
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """A page of one record; its figures are drawn in no time."""
+    monkeypatch.setattr(Drawing, "svg", lambda drawing: f"<svg> Matplotlib v9.9.9 {drawing.number} </svg>".encode())
+    record(tmp_path / "records", cell("default"), 20.0)
+    arguments = ["results", "--results", str(tmp_path / "records"), "--out", str(tmp_path / "docs" / "page.md")]
+    assert execute(arguments) == 0
+    return arguments
+
+
+def failing_check(arguments, capsys) -> str:
+    capsys.readouterr()
+    assert execute([*arguments, "--check"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_stale_page_is_found_and_mended(made, tmp_path, capsys):
+    page = tmp_path / "docs" / "page.md"
+    record(tmp_path / "records", cell("default", 1), 21.0)
+    before = page.read_bytes()
+    assert str(page) in failing_check(made, capsys)
+    assert page.read_bytes() == before  # a check writes nothing
+    assert execute(made) == 0 and execute([*made, "--check"]) == 0
+    page.write_text(page.read_text(encoding="utf-8").replace("20.50", "19.50"), encoding="utf-8")
+    assert str(page) in failing_check(made, capsys)
+
+
+def test_a_stale_figure_is_found_unless_another_matplotlib_drew_it(made, tmp_path, capsys):
+    figure = tmp_path / "docs" / "figures" / "figure-8.svg"
+    drawn = figure.read_bytes()
+    figure.write_bytes(drawn.replace(b"</svg>", b"<!-- --></svg>"))
+    assert "figure-8.svg" in failing_check(made, capsys)
+    figure.write_bytes(drawn.replace(b"Matplotlib v" + drawn_by(drawn), b"Matplotlib v3.9.0"))
+    assert execute([*made, "--check"]) == 0
+    figure.unlink()
+    assert "figure-8.svg" in failing_check(made, capsys)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):
+    assert execute(["results", "--results", str(tmp_path / "none"), "--out", str(tmp_path / "page.md")]) == 2
+    assert "none" in capsys.readouterr().err and not (tmp_path / "page.md").exists()
+
+
+# ---- the page
+
+
+def test_without_records_the_page_says_so_in_a_few_lines(tmp_path):
+    page, drawings = page_of(tmp_path)
+    assert "Nothing yet." in page and "not run yet" in page and "### Table" not in page
+    assert "- table 2, cifar10: not run yet; 270 runs\n" in page
+    assert "- table 7, clothing1m: its data is not at hand; 30 runs\n" in page
+    assert [one.number for one in drawings] == [7]
+    assert len(page.splitlines()) < 100 and "{" not in page and "@" not in page
+
+
+def test_a_part_of_the_records_gives_a_part_of_the_page(tmp_path):
+    for seed, (default, prop) in enumerate([(20.0, 12.0), (21.0, 12.5), (22.0, 13.0)]):
+        record(tmp_path, cell("default", seed), default, default + 10)
+        record(tmp_path, cell("mentornet-prop", seed), prop)
+    page, drawings = page_of(tmp_path)
+    assert "| cifar10 | A device | fp32 | 2.99.0 | 3.11.7 | 0.1.0 | 6 |" in page
+    table = section(page, "Tables")
+    assert "### Table 2" in table and "### Table 1" not in table and "### Table 5" in table
+    assert "| – | – | – | 21.00 ± 0.58 (3) | – |" in table  # default: by hand, std 1 over the root of 3
+    assert "+2.60 out" in table and "18.4 ± 0.35" in table and "10.2 ± 0.24" in table
+    assert "| mentornet-prop minus default | pair 40% | -8.00, -8.50, -9.00 | -8.50 ± 0.29 (3) |" in table
+    assert "264 runs are missing" in table
+    assert "cifar100" not in table and "- table 2, cifar100: not run yet; 270 runs" in page
+    ends = section(page, "Best, last, and what was kept")
+    assert "| cifar10 | pair 40% | default | 21.00 ± 0.58 (3) | 31.00 ± 0.58 | +10.00 | 75.00 ± 0.00 |  |" in ends
+    assert ends.count("mentornet-prop") == 1  # table 5's row has the same runs
+    assert [one.file for one in drawings] == ["figure-7.svg", "figure-8.svg", "figure-11-cifar10.svg"]
+    assert "of its 36 experiments 2 were run" in page
+
+
+def test_more_trials_than_the_papers_count_too(tmp_path):
+    for seed in range(5):
+        record(tmp_path, cell("default", seed), 20.0 + seed)
+    page, _ = page_of(tmp_path)
+    assert "22.00 ± 0.71 (5)" in page and "267 runs are missing" in page
+
+
+def test_other_runs_are_named_by_what_they_do_differently(tmp_path):
+    usual = cell("mentornet")
+    record(tmp_path, usual, 20.0)
+    for seed in (0, 1):
+        harness = replace(cell("mentornet", seed), sampler="independent", forward="second")
+        record(tmp_path, harness, 16.0 + seed)
+    record(tmp_path, replace(cell("sl"), options=(("beta", 0.5),)), 15.0)
+    record(tmp_path, replace(usual, data="fashion"), 5.0)  # not the paper's data
+    page, _ = page_of(tmp_path)
+    others = section(page, "Other runs")
+    line = "mentornet (forward second, sampler independent) | pair 40% | 16.50 ± 0.50 (2) | 16.8 ± 0.55 | -0.30"
+    assert line in others and "sl (beta 0.5)" in others and "fashion" not in others
+    account = section(page, "What does and does not reproduce")
+    assert "With both, mentornet has 16.50 ± 0.50 (2)" in account and "trial by trial\n  16.00, 17.00" in account
+    assert "4 finished runs" in page
+
+
+def test_a_figures_own_runs_are_not_other_runs(tmp_path):
+    lam = next(point.experiment for point in points(10) if point.x == 0.5)
+    record(tmp_path, lam, 40.0)
+    page, drawings = page_of(tmp_path)
+    assert "## Other runs" not in page and "1 finished run:" in page
+    assert [one.number for one in drawings] == [7, 10]
+
+
+# ---- the account
+
+
+def test_the_account_turns_with_the_records(tmp_path):
+    for seed in range(3):
+        record(tmp_path / "a", cell("default", seed), 18.0 + seed / 10)
+        record(tmp_path / "a", cell("mentornet", seed), 17.0 + seed / 10)
+        record(tmp_path / "a", cell("mentornet-prop", seed), 12.0)
+        record(tmp_path / "a", cell("sl", seed), 18.0)
+        record(tmp_path / "a", cell("sl-prop", seed), 12.0 + seed / 10)
+    good, _ = page_of(tmp_path / "a")
+    assert "It reproduces on CIFAR-10 with 40% pair noise." in good and "mentornet does not reproduce" not in good
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    shutil.rmtree(tmp_path / "b" / cell("sl-prop", 2).name())
+    record(tmp_path / "b", cell("sl-prop", 2), 18.5)
+    for seed in range(3):
+        shutil.rmtree(tmp_path / "b" / cell("mentornet", seed).name())
+        record(tmp_path / "b", cell("mentornet", seed), 19.0 + seed)
+    bad, _ = page_of(tmp_path / "b")
+    assert "it does not reproduce in full" in bad and "It reproduces" not in bad
+    assert "sl,\n  lower in 2 of 3 trials, on average by 3.80 ± 2.15 points, not more than two standard errors" in bad
+    assert "mentornet does not reproduce: 20.00 ± 0.58 (3), paper 16.8 ± 0.55, difference +3.20" in bad
+
+
+def fact_of(known):
+    return lambda kind, about: known.get((kind, about))
+
+
+def test_sentences_that_miss_a_fact_are_left_out_or_replaced():
+    template = "# a remark {x: y}\nOne is {n: one}.\n\nTwo is {n: two}.\n\nTwo is {n: two}.\n@missing\nTwo was not run."
+    facts = fact_of({("n", "one"): "1"})
+    assert told(template, facts, lambda kind, about: True) == "One is 1.\n\nTwo was not run."
+
+
+@pytest.mark.parametrize(("verdict", "said"), [(True, "Yes 1."), (False, "No 1."), (None, "Who knows.")])
+def test_a_claim_decides_what_is_said(verdict, said):
+    template = "@if good: one\nYes {n: one}.\n@otherwise\nNo {n: one}.\n@missing\nWho knows."
+    assert told(template, fact_of({("n", "one"): "1"}), lambda kind, about: verdict) == said
+
+
+def test_all_claims_must_hold():
+    template = "@if good: one\n@if good: two\nYes.\n@otherwise\nNo."
+    assert told(template, fact_of({}), lambda kind, about: about == "one") == "No."
+    assert told(template, fact_of({}), lambda kind, about: True if about == "one" else None) == ""
+
+
+def test_a_claim_needs_its_opposite():
+    with pytest.raises(InputError, match="go together"):
+        sentences("@if good: one\nYes.")
+
+
+# ---- facts, by hand
+
+
+def outcome(method: str, errors: dict[int, float], published=None, kept=None) -> Outcome:
+    epochs = [{"test_error": 30.0 - n, "kept": k} for n, k in enumerate(kept or [[1.0]])]
+    runs = {seed: Run({"noise_rate": 0.4}, epochs, {"best": e, "last": e + 1}, {}) for seed, e in errors.items()}
+    return Outcome(Entry("cifar10", method, "pair", 0.4, errors, published), runs)
+
+
+def cells(*outcomes: Outcome) -> dict[str, Outcome]:
+    return {one.name: one for one in outcomes}
+
+
+def test_facts_of_one_cell():
+    known = cells(outcome("default", {0: 17.0, 2: 19.0}, (17.5, 0.5)), outcome("sl", {}))
+    assert fact("ours", f"{PAIR} default", known) == "18.00 ± 1.00 (2)"
+    assert fact("trials", f"{PAIR} default", known) == "17.00, 19.00"
+    assert fact("last", f"{PAIR} default", known) == "19.00 ± 1.00 (2)"
+    assert fact("beside", f"{PAIR} default", known).endswith("difference +0.50, within two standard errors")
+    assert fact("given up", f"{PAIR} default", known) == "no trial"
+    assert fact("ours", f"{PAIR} sl", known) is None
+    assert fact("ours", f"{PAIR} sl (sampler independent)", known) is None
+
+
+def test_facts_of_two_cells_are_of_the_seeds_that_both_have():
+    known = cells(outcome("sl", {0: 10.0, 1: 12.0, 2: 99.0}), outcome("sl-prop", {0: 9.0, 1: 9.0}))
+    about = f"{PAIR} sl-prop over sl"  # -1 and -3
+    assert fact("compared", about, known).startswith(
+        "lower in 2 of 2 trials, on average by 2.00 ± 1.00 points, not more"
+    )
+    assert claim("clearly lower", about, known) is False
+    assert (
+        claim("clearly lower", f"{PAIR} sl-prop over sl", cells(outcome("sl", {0: 1.0}), outcome("sl-prop", {})))
+        is None
+    )
+    assert compared([0.79]) == "higher in the one trial there is, by 0.79 points"
+    assert clearly_lower([-1.0, -1.1]) and not clearly_lower([-1.0, -1.1, 0.1])
+
+
+def test_what_no_table_has_is_refused_with_what_was_meant():
+    known = cells(outcome("default", {0: 17.0}))
+    with pytest.raises(InputError, match="did you mean cifar10 pair 40% default"):
+        fact("ours", f"{PAIR} defualt", known)
+    with pytest.raises(InputError, match="'hours', which is not known"):
+        fact("hours", f"{PAIR} default", known)
+
+
+def test_a_class_is_given_up_below_half_of_its_share():
+    """Of 60% that should be kept, half is 30%."""
+    known = outcome("mentornet", {4: 17.0}, kept=[[1.0, 1.0], [0.9, 0.31], [0.9, 0.29], [0.95, 0.1], [0.6, 0.6]])
+    assert given_up(known.runs[4]) == [3, 4]
+    assert fact("given up", known.name, cells(known)) == "seed 4 in epochs 3 to 4 (error 27.00 at best)"
+    assert fact("untroubled", known.name, cells(known)) == "– (0)"

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.core.criteria import CriteriaOL
-from labelsieve.core.weigh import Select, kept_share, ranks, within_share
+from labelsieve.core.criteria import CriteriaOL, Criterion
+from labelsieve.core.weigh import Select, kept_share, ranks, with_floor, within_share
 
 finite_scores = st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 0.5001, 1.0]), min_size=1, max_size=30)
 
@@ -113,3 +113,35 @@ def test_a_schedule_may_change_with_the_epoch():
 def test_a_noise_rate_that_is_none_is_refused(rate):
     with pytest.raises(ValueError, match=r"noise rate must be in \[0, 1\)"):
         kept_share(rate)
+
+
+def test_a_floor_keeps_the_best_of_every_label():
+    """Ten samples, 6 kept: label 1 would lose all its four; with a floor of a half it keeps floor(0.3 * 4) = 1."""
+    scores = torch.tensor([[0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.3, 0.2, 0.1]])
+    labels = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
+    rank = with_floor(ranks(scores), labels, torch.tensor([3, 10]))
+    assert within_share(rank, 10, torch.tensor([6, 10])).tolist() == [[True] * 5 + [False, True] + [False] * 3]
+    assert torch.equal(with_floor(ranks(scores), labels, torch.tensor([0, 1])), ranks(scores))
+
+
+class Given(Criterion):
+    """Scores that are known beforehand."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, probs, labels):
+        return self.scores
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=40), st.integers(0, 9))
+def test_no_label_gets_less_than_its_floor(samples, tenths):
+    scores, labels = (torch.tensor(column) for column in zip(*samples, strict=True))
+    share, floor = Fraction(10 - tenths, 10), Fraction(1, 2)
+    select = Select(Given(scores.unsqueeze(0)), lambda epoch: share, floor=floor)
+    weight = select(torch.zeros(1, len(samples), 4), labels, None)[0]
+    assert weight.sum() == max(1, math.ceil(share * len(samples)))
+    for label in labels.unique().tolist():
+        mine = labels == label
+        assert weight[mine].sum() >= math.floor(floor * share * mine.sum().item())

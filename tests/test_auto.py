@@ -192,3 +192,10 @@ def test_the_probe_keeps_every_class_alive(auto_run):
     spec = json.loads((auto_run / "probe" / "spec.json").read_text())["experiment"]
     assert spec["options"] == [["floor", 0.5]] and spec["noise_rate"] == 0.4 and spec["choose"] == "last"
     assert torch.tensor(read_run(auto_run / "probe").epochs[-1]["kept"]).min() > 0.2
+
+
+def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys):
+    assert execute(["audit", str(auto_run)]) == 0
+    summary = json.loads((auto_run / "audit" / "summary.json").read_text())
+    assert list(summary["noise_rate"].values()) == pytest.approx(list(held_out_noise(auto_run).rate), abs=1e-5)
+    assert "% of the 1,200 labels look wrong" in capsys.readouterr().out

@@ -5,6 +5,7 @@ then predicts for samples that were held out says how many of their labels are w
 from certain classes. The training itself is told that. Both live in the run's folder and go on where they were cut.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from labelsieve.audit.unseen import Unseen, dense, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
 from labelsieve.experiments.spec import Experiment
-from labelsieve.report.records import read_run, read_samples
+from labelsieve.report.records import Array, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
 SHARE = 0.2  # of the epochs that the probe selects in
@@ -61,13 +62,21 @@ def probe_of(asked: Experiment) -> Experiment:
 
 def held_out_noise(run: Path) -> Unseen:
     """The share of wrong labels that a finished run sees among the samples that it held out."""
-    samples = read_samples(run)
-    held = samples["split"] == HELD_OUT if samples else np.zeros(0, bool)
-    if samples is None or held.sum() < FEWEST:
+    samples = read_samples(run) or {}
+    seen = noise_among_held_out(samples, len(read_run(run).classes))
+    if seen is None:
+        held = int((samples.get("split", np.zeros(0)) == HELD_OUT).sum())
         raise InputError(
-            f"{run} held out {int(held.sum())} samples, too few to estimate a noise rate; say --noise-rate, or --valid"
+            f"{run} held out {held} samples, too few to estimate a noise rate; say --noise-rate, or --valid"
         )
-    guesses = guesses_from_run(samples, len(read_run(run).classes)).at(held)
+    return seen
+
+
+def noise_among_held_out(samples: Mapping[str, Array], classes: int) -> Unseen | None:
+    """The same of what a run left of every sample; None if it held out too few."""
+    if "split" not in samples or (held := samples["split"] == HELD_OUT).sum() < FEWEST:
+        return None
+    guesses = guesses_from_run(samples, classes).at(held)
     return unseen_noise(guesses.labels, dense(guesses))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import labelsieve
-from labelsieve.experiments.auto import held_out_noise
+from labelsieve.experiments.auto import cautious, held_out_noise
 from labelsieve.report.records import read_run
 
 NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
@@ -56,14 +56,14 @@ def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, A
     auto, told = (out / f"{data}-{noise}-{rate:g}-{seed}-{how}" for how in ("auto", "told"))
     trained([*common, "--noise-rate", "auto", "--out", str(auto)])
     trained([*common, "--out", str(told)])
-    seen, run = held_out_noise(auto), read_run(auto)
+    run = read_run(auto)
     return {
         "data": data,
         "noise": noise,
         "rate": rate,
         "seed": seed,
-        "probe": round(held_out_noise(auto / "probe").rate.estimate, 4),
-        "estimate": [round(value, 4) for value in seen.rate],
+        "told": run.spec["noise_rate"],
+        "estimate": [round(value, 4) for value in cautious(held_out_noise(auto).rate)],
         "method": run.method,
         "error": delivered_error(auto),
         "error told": delivered_error(told),

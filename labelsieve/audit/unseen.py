@@ -17,7 +17,6 @@ from labelsieve.audit.guesses import Guesses
 Array = np.ndarray[Any, Any]
 TEMPERATURES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)
 DOUBT = 0.5  # samples that each share gives up, and what it must add to the log-likelihood
-CAUTION = 0.01  # what the estimate stays below the likeliest rate: too high a rate costs more than too low a one
 MOST = 2_000_000  # probabilities that are looked at
 RESAMPLES = 30
 
@@ -51,10 +50,9 @@ def unseen_noise(labels: Array, probs: Array, seed: int = 0) -> Unseen:
     found = [(temperature, *fitted(tempered(probs, temperature), labels)) for temperature in TEMPERATURES]
     temperature, shares, _ = max(found, key=lambda each: each[2])
     warm = tempered(probs, temperature)
-    likeliest = share_wrong(warm, labels, shares)
+    rate = share_wrong(warm, labels, shares)
     spread = NORMAL * resampled(warm, labels, shares, seed)
-    rate = max(0.0, likeliest - CAUTION)
-    interval = Interval(rate, min(rate, max(0.0, likeliest - spread)), min(1.0, likeliest + spread))
+    interval = Interval(rate, max(0.0, rate - spread), min(1.0, rate + spread))
     return Unseen(interval, float(shares.chance), shares.matrix(), temperature)
 
 

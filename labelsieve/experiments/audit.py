@@ -17,7 +17,7 @@ from labelsieve.data import Reading, load_data
 from labelsieve.data.arrays import load_npy
 from labelsieve.data.names import numbered
 from labelsieve.errors import InputError, nearest
-from labelsieve.experiments.auto import noise_among_held_out
+from labelsieve.experiments.auto import cautious, noise_among_held_out
 from labelsieve.experiments.folder import read_json
 from labelsieve.experiments.prepare import Gathered, gather, reading_of
 from labelsieve.experiments.run import versions
@@ -84,7 +84,7 @@ def audit_run(
     )
     seen = noise_among_held_out(samples or {}, gathered.whole.num_classes)
     if seen is not None:  # what was not learnt from says more about the whole
-        findings = replace(findings, noise=replace(findings.noise, rate=seen.rate))
+        findings = replace(findings, noise=replace(findings.noise, rate=cautious(seen.rate)))
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)

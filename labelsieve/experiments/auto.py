@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from labelsieve.audit.estimate import Interval
 from labelsieve.audit.guesses import guesses_from_run
 from labelsieve.audit.unseen import Unseen, dense, unseen_noise
 from labelsieve.errors import InputError
@@ -20,10 +21,11 @@ from labelsieve.experiments.spec import Experiment
 from labelsieve.report.records import Array, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
-SHARE = 0.2  # of the epochs that the probe selects in
+SHARE = 0.4  # of the epochs that the probe selects in
 FLOOR = 0.5  # of what is kept, of every label
 CLEAN = 0.03  # a rate below which nothing should be done
-HELD = 1200  # samples to hold out, if that is between a tenth and a fifth
+CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
+HELD = 600  # samples to hold out, if that is between a tenth and a fifth
 FEWEST = 50  # held-out samples that an estimate can be made from
 
 
@@ -78,6 +80,12 @@ def noise_among_held_out(samples: Mapping[str, Array], classes: int) -> Unseen |
         return None
     guesses = guesses_from_run(samples, classes).at(held)
     return unseen_noise(guesses.labels, dense(guesses))
+
+
+def cautious(rate: Interval) -> Interval:
+    """The estimate that people are told: a little below the likeliest rate."""
+    lower = max(0.0, rate.estimate - CAUTION)
+    return Interval(lower, min(lower, rate.low), rate.high)
 
 
 def choice(asked: Experiment, seen: Unseen, method: str | None) -> Choice:

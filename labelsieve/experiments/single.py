@@ -23,7 +23,16 @@ from labelsieve.data.source import in_memory
 from labelsieve.data.unlabelled import read_images, read_rows
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
-from labelsieve.experiments.auto import CLEAN, choice, held_out_noise, probe_of, share_held_out, spoken, starved
+from labelsieve.experiments.auto import (
+    CLEAN,
+    cautious,
+    choice,
+    held_out_noise,
+    probe_of,
+    share_held_out,
+    spoken,
+    starved,
+)
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.folder import PROBE, RunFolder
 from labelsieve.experiments.prepare import Prepared, first_batch, gather, noise_matrix, prepare
@@ -156,10 +165,10 @@ def train_auto(asked: Experiment, path: Path, method: str | None) -> None:
 
 def after(path: Path) -> list[str]:
     """What a training that chose for itself found, and what to do now."""
-    seen, done = held_out_noise(path), read_run(path)
-    share, span = spoken(seen.rate.estimate), f"({spoken(seen.rate.low)} to {spoken(seen.rate.high)})"
+    rate, done = cautious(held_out_noise(path).rate), read_run(path)
+    share, span = spoken(rate.estimate), f"({spoken(rate.low)} to {spoken(rate.high)})"
     lines = [f"about {share} of the labels look wrong {span}"]
-    if seen.rate.estimate < CLEAN:
+    if rate.estimate < CLEAN:
         lines = [f"the labels look clean: {share} seem wrong {span}, nothing needs to be done"]
     hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
     if hungry:

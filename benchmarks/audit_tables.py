@@ -79,9 +79,9 @@ def present(groups: Iterable[Group], figure: str) -> list[str]:
 
 def precision_table(noises: Mapping[str, Group]) -> str:
     """Average precision, a row per score, a column per noise, and what labelsieve is ahead or behind by."""
+    scores = present(noises.values(), "average_precision")
     rows = [["average precision", *noises]]
-    for score in present(noises.values(), "average_precision"):
-        rows.append([score, *(shown(ap(cells, score).values()) for cells in noises.values())])
+    rows += [[score, *(shown(ap(cells, score).values()) for cells in noises.values())] for score in scores]
     rows.append(["the best peer", *(best_peer(cells) for cells in noises.values())])
     for ours in OURS:
         if any(ap(cells, ours) for cells in noises.values()):

@@ -1,4 +1,4 @@
-"""What other tools compute, on labelsieve's own training loop: cross-validated probabilities, and plain training watched.
+"""What other tools compute, on labelsieve's training loop: cross-validated probabilities, plain training watched.
 
 Self-confidence and normalized margin (cleanlab) and the area under the margin (AUM) are implemented from their
 definitions; tests compare them with the packages where these are installed.

@@ -32,13 +32,14 @@ from benchmarks.peers import Clock, Spent, cross_validated, normalized_margin, s
 from labelsieve.audit import find_label_issues, label_quality
 from labelsieve.audit.findings import findings_of
 from labelsieve.audit.guesses import guesses_from_run
-from labelsieve.cli import execute
 from labelsieve.data import Reading, load_data
 from labelsieve.data.split import stratified
 from labelsieve.devices import best_device, device_name
 from labelsieve.experiments.prepare import Prepared, labels_of, prepare
+from labelsieve.experiments.run import run
 from labelsieve.experiments.samples import TRAINED
-from labelsieve.experiments.single import from_options
+from labelsieve.experiments.single import from_options, seconds_per_step
+from labelsieve.experiments.spec import Experiment
 from labelsieve.files import write_atomically
 from labelsieve.randomness import generator
 from labelsieve.report.records import read_samples
@@ -86,7 +87,7 @@ class Bench:
             "labels": None if task.subset else found(task.labels),
             "epochs": task.epochs,
             "model": self.model,
-            "augment": self.augment or None,
+            "augment": self.augment,
             "seed": task.seed,
             "device": self.device,
             "threads": 1,
@@ -116,9 +117,7 @@ def main() -> None:
 
 def warm_up(bench: Bench) -> None:
     """Let everybody load their packages before any clock runs."""
-    flags = ["--noise-rate=0", "--epochs=1", "--warmup=0", f"--device={bench.device}", "--threads=1", "--dry-run"]
-    with contextlib.redirect_stdout(io.StringIO()):
-        execute(["train", "fashion", *flags])
+    seconds_per_step(prepare(Experiment(model="small", device=bench.device)))
     theirs(np.array([0, 1, 0, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]]))
 
 
@@ -161,28 +160,36 @@ def systems() -> dict[str, Callable[[Bench, Task], Cell]]:
 
 def told_the_rate(bench: Bench, task: Task) -> Cell:
     """mentornet-prop, told the share of labels that is wrong."""
-    wrong = wrong_labels(prepared_for(bench, task))
-    return by_selection(bench, task, "labelsieve, true rate", f"{wrong.mean():.4f}")
+    told = round(float(wrong_labels(prepared_for(bench, task)).mean()), 4)
+    experiment = experiment_of(bench, task, told)
+    found = audited(bench, task, "labelsieve, true rate", lambda path: run(experiment, path))
+    return {**found, "told": told}
 
 
 def told_nothing(bench: Bench, task: Task) -> Cell:
-    """The same, which finds out the noise rate by itself."""
-    return by_selection(bench, task, "labelsieve, auto", "auto")
+    """The same from the command line, which finds out the noise rate by itself."""
+    from labelsieve.cli import execute
+
+    given = {key: value for key, value in bench.options(task).items() if value is not None}
+    flags = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
+
+    def train(path: Path) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            failed = execute(["train", data_of(bench, task), *flags, "--noise-rate=auto", f"--out={path}"])
+        if failed:
+            raise SystemExit("labelsieve train --noise-rate auto failed")
+
+    return audited(bench, task, "labelsieve, auto", train)
 
 
-def by_selection(bench: Bench, task: Task, name: str, noise_rate: str) -> Cell:
-    """A run from the command line, and its audit."""
+def audited(bench: Bench, task: Task, name: str, train: Callable[[Path], object]) -> Cell:
+    """A run and its audit."""
     prepared = prepared_for(bench, task)
     wrong = wrong_labels(prepared)
     path = bench.work / "run"
     shutil.rmtree(path, ignore_errors=True)
-    given = {**bench.options(task), "noise_rate": noise_rate, "out": path}
-    flags = [f"--{key.replace('_', '-')}={value}" for key, value in given.items() if value is not None]
     clock = Clock()
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        failed = execute(["train", data_of(bench, task), *flags])
-    if failed:
-        raise SystemExit(f"labelsieve train failed: {said.getvalue()}")
+    train(path)
     samples = read_samples(path)
     assert samples is not None
     findings = findings_of(
@@ -194,7 +201,7 @@ def by_selection(bench: Bench, task: Task, name: str, noise_rate: str) -> Cell:
     trained = samples["split"] == TRAINED
     assert (findings.labels[trained] == prepared.train.labels.cpu().numpy()).all()
     scores = {name: scored(wrong, findings.quality[trained], spent, findings.issues[trained])}
-    return {**facts(prepared), "told": noise_rate, "estimate": findings.noise.rate.estimate, "scores": scores}
+    return {**facts(prepared), "estimate": findings.noise.rate.estimate, "scores": scores}
 
 
 def by_cross_validation(bench: Bench, task: Task) -> Cell:
@@ -248,9 +255,13 @@ def scored(wrong: Array, score: Array, spent: Spent, issues: Array | None = None
 def prepared_for(bench: Bench, task: Task) -> Prepared:
     """The data and the network as labelsieve has them."""
     torch.set_num_threads(1)
-    given = {"model": None, "augment": "", **{k: v for k, v in bench.options(task).items() if v is not None}}
-    shared = {"noise": None, "rate": None, "labels": None, "precision": None, "noise_rate": 0.0}
-    return prepare(from_options(data_of(bench, task), **{**shared, **given}))
+    return prepare(experiment_of(bench, task, 0.0))
+
+
+def experiment_of(bench: Bench, task: Task, noise_rate: float) -> Experiment:
+    """What `labelsieve train` makes of the options."""
+    given = {**bench.options(task), "noise_rate": noise_rate, "precision": None}
+    return from_options(data_of(bench, task), **given)
 
 
 def wrong_labels(prepared: Prepared) -> Array:

@@ -17,7 +17,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import labelsieve
-from benchmarks.audit_tables import everything, summary
+from benchmarks.audit_tables import NOT_INSTALLED, everything, summary
 from benchmarks.detection import Array, decision, ranking
 from benchmarks.peers import Clock, Spent, cross_validated, normalized_margin, self_confidence, watched
 from labelsieve.audit import find_label_issues, label_quality
@@ -94,25 +94,26 @@ class Bench:
         }
 
 
-def main() -> None:
-    asked = arguments()
+def main(words: Sequence[str] | None = None) -> None:
+    asked = arguments(words)
     if importlib.util.find_spec("cleanlab") is None:
         print(f"{PEERS}; {INSTALL}", file=sys.stderr)
     record = json.loads(asked.out.read_text()) if asked.out.exists() else []
     bench = Bench(asked.work, asked.device, asked.model, asked.augment)
-    if asked.data:
+    left = [(task, name) for task in tasks(asked) for name in systems() if not is_done(record, task, name)]
+    if left:
         warm_up(bench)
-    for task in tasks(asked):
-        for name, system in systems().items():
-            if any(cell["system"] == name and task.key.items() <= cell.items() for cell in record):
-                continue
-            cell = {"system": name, **task.key, **system(bench, task), "made": made(asked.device)}
-            record.append(cell)
-            asked.out.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(asked.out, (json.dumps(record, indent=1) + "\n").encode())
-            best = max(row["average_precision"] for row in cell["scores"].values())
-            print(f"{task.data} {task.noise or task.labels} {task.rate} {task.seed} {name}: {best:.3f}", flush=True)
+    for task, name in left:
+        record.append({"system": name, **task.key, **systems()[name](bench, task), "made": made(asked.device)})
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(asked.out, (json.dumps(record, indent=1) + "\n").encode())
+        best = max(row["average_precision"] for row in record[-1]["scores"].values())
+        print(f"{task.data} {task.noise or task.labels} {task.rate} {task.seed} {name}: {best:.3f}", flush=True)
     print(everything(record) if asked.full else summary(record))
+
+
+def is_done(record: Sequence[Cell], task: Task, system: str) -> bool:
+    return any(cell["system"] == system and task.key.items() <= cell.items() for cell in record)
 
 
 def warm_up(bench: Bench) -> None:
@@ -121,7 +122,7 @@ def warm_up(bench: Bench) -> None:
     theirs(np.array([0, 1, 0, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]]))
 
 
-def arguments() -> argparse.Namespace:
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
     parser.add_argument("--data", nargs="*", default=["fashion", "digits"], help="none: only print the record")
     parser.add_argument("--noise", nargs="+", default=NOISE, help="kind:rate, where no --labels are given")
@@ -135,7 +136,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("runs/audit-benchmark"))
     parser.add_argument("--out", type=Path, default=RECORD)
     parser.add_argument("--full", action="store_true", help="print every figure")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def tasks(asked: argparse.Namespace) -> Iterator[Task]:
@@ -339,7 +340,7 @@ def made(device: str) -> Cell:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
+            versions[package] = NOT_INSTALLED
     shown = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {"device": device_name(device), "versions": versions, "commit": shown.stdout.strip()}
 

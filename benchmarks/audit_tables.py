@@ -20,6 +20,7 @@ PEERS = (
     "mean confidence",
 )
 SCORES = (*OURS, "labelsieve on cleanlab's probabilities", *PEERS)
+NOT_INSTALLED = "not installed"
 FIGURES = ("average_precision", "auroc", "precision_at_errors", "f1")
 
 
@@ -71,6 +72,12 @@ def shown(values: Iterable[float], digits: int = 3, sign: str = "") -> str:
     return f"{mean:{sign}.{digits}f}{spread}"
 
 
+def marked(score: str, cells: Iterable[Cell]) -> str:
+    """The score's name, and whether cleanlab itself computed it."""
+    without = any(cell["made"]["versions"]["cleanlab"] == NOT_INSTALLED for cell in cells if score in cell["scores"])
+    return f"{score} (by its definition)" if score.startswith("cleanlab") and without else score
+
+
 def present(groups: Iterable[Group], figure: str) -> list[str]:
     """The scores that have this figure anywhere."""
     cells = [cell for group in groups for cell in group]
@@ -81,7 +88,9 @@ def precision_table(noises: Mapping[str, Group]) -> str:
     """Average precision, a row per score, a column per noise, and what labelsieve is ahead or behind by."""
     scores = present(noises.values(), "average_precision")
     rows = [["average precision", *noises]]
-    rows += [[score, *(shown(ap(cells, score).values()) for cells in noises.values())] for score in scores]
+    for score in scores:
+        name = marked(score, [cell for cells in noises.values() for cell in cells])
+        rows.append([name, *(shown(ap(cells, score).values()) for cells in noises.values())])
     rows.append(["the best peer", *(best_peer(cells) for cells in noises.values())])
     for ours in OURS:
         if any(ap(cells, ours) for cells in noises.values()):
@@ -102,7 +111,12 @@ def decision_table(noises: Mapping[str, Group]) -> str:
 
 def time_table(groups: Mapping[str, Mapping[str, Group]]) -> str:
     """Seconds per audit, means over noises and seeds: of the processor, of the clock, and without cleanlab's search."""
-    rows = [["seconds for one audit", *(f"{data}, {kind}" for data in groups for kind in ("CPU", "wall"))]]
+    rows = [
+        [
+            "seconds for one audit",
+            *(f"{data.partition(' (')[0]}, {kind}" for data in groups for kind in ("CPU", "wall")),
+        ]
+    ]
     everywhere = [[cell for cells in noises.values() for cell in cells] for noises in groups.values()]
     for score in present(everywhere, "cpu"):
         values = [

@@ -19,7 +19,10 @@ PEERS = (
     "mean loss",
     "mean confidence",
 )
-SCORES = (*OURS, "labelsieve on cleanlab's probabilities", *PEERS)
+POST_HOC = "labelsieve on cleanlab's probabilities"
+SCORES = (*OURS, POST_HOC, *PEERS)
+DECIDES = "cleanlab, self-confidence"  # the row that has cleanlab's decision
+NAMES = {DECIDES: "cleanlab, find_label_issues"}  # what its decision is called
 NOT_INSTALLED = "not installed"
 FIGURES = ("average_precision", "auroc", "precision_at_errors", "f1")
 
@@ -56,9 +59,9 @@ def ap(cells: Group, score: str) -> dict[int, float]:
     return by_seed(cells, score, "average_precision")
 
 
-def differences(cells: Group, ours: str, peer: str) -> list[float]:
-    """Average precision of ours less the peer's, of each seed that both have."""
-    mine, theirs = ap(cells, ours), ap(cells, peer)
+def differences(cells: Group, ours: str, peer: str, figure: str = "average_precision") -> list[float]:
+    """A figure of ours less the peer's, of each seed that both have."""
+    mine, theirs = by_seed(cells, ours, figure), by_seed(cells, peer, figure)
     return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
 
 
@@ -100,12 +103,11 @@ def precision_table(noises: Mapping[str, Group]) -> str:
 
 
 def decision_table(noises: Mapping[str, Group]) -> str:
-    """F1 of the decisions, and what everything took."""
+    """F1 of those who decide."""
     rows = [["F1 of the decision", *noises]]
-    names = {"cleanlab, self-confidence": "cleanlab, find_label_issues"}
     for score in present(noises.values(), "f1"):
         cells = (shown(by_seed(group, score, "f1").values()) for group in noises.values())
-        rows.append([names.get(score, score), *cells])
+        rows.append([NAMES.get(score, score), *cells])
     return markdown(rows) if len(rows) > 1 else ""
 
 
@@ -125,7 +127,7 @@ def time_table(groups: Mapping[str, Mapping[str, Group]]) -> str:
             for kind in ("cpu", "wall")
         ]
         rows.append([score, *values])
-        if score == "cleanlab, self-confidence":
+        if score == DECIDES:
             bare = [
                 mean_of(cell["scores"][score][kind] - cell["search"][kind] for cell in cells if "search" in cell)
                 for cells in everywhere
@@ -141,13 +143,18 @@ def mean_of(values: Iterable[float]) -> str:
 
 
 def behind(noises: Mapping[str, Group]) -> list[str]:
-    """Where labelsieve's mean is not above the best peer's, in words."""
+    """Where labelsieve's mean is not above its rivals', in words: in ranking, then in deciding."""
     lines = []
     for ours in OURS:
         for noise, cells in noises.items():
             gaps = differences(cells, ours, best_peer(cells)) if ap(cells, ours) else []
             if gaps and mean_and_error(gaps)[0] <= 0:
-                lines.append(f"{ours} is behind {best_peer(cells)} on {noise}: {shown(gaps, sign='+')}")
+                lines.append(f"{ours}: behind {best_peer(cells)} on {noise}, {shown(gaps, sign='+')}")
+    for ours in (*OURS, POST_HOC):
+        for noise, cells in noises.items():
+            gaps = differences(cells, ours, DECIDES, "f1")
+            if gaps and mean_and_error(gaps)[0] <= 0:
+                lines.append(f"{ours}: F1 behind {NAMES[DECIDES]} on {noise}, {shown(gaps, sign='+')}")
     return lines
 
 
@@ -156,9 +163,9 @@ def summary(record: Sequence[Cell]) -> str:
     parts = []
     groups = settings(record)
     for data, noises in groups.items():
-        losses = behind(noises) or ["labelsieve's mean is above the best peer's everywhere"]
-        parts += [f"{data}:", precision_table(noises), "\n".join(f"- {line}." for line in losses)]
-        parts += [decision_table(noises)] if decision_table(noises) else []
+        losses = behind(noises) or ["labelsieve's means are above those of its peers everywhere"]
+        decided = [table] if (table := decision_table(noises)) else []
+        parts += [f"{data}:", precision_table(noises), *decided, "\n".join(f"- {line}." for line in losses)]
     return "\n\n".join([*parts, time_table(groups)]) if parts else "the record is empty"
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from benchmarks.peers import watched as watched_training
 from labelsieve.experiments.prepare import prepare
 from labelsieve.experiments.spec import planned
 
+ROOT = Path(__file__).parents[1]
 WRONG = np.array([True, False, True, False])
 LABELS = np.array([0, 2, 1])
 PROBS = np.array([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
@@ -198,3 +200,9 @@ def test_what_is_recorded_is_not_run_again(tmp_path, capsys):
     again = capsys.readouterr().out
     assert (tmp_path / "record.json").stat().st_mtime_ns == before
     assert first.endswith(again) and again.strip() == summary(record)
+
+
+def test_the_documented_tables_come_from_the_record():
+    record = json.loads((ROOT / "benchmarks" / "results" / "audit.json").read_text())
+    assert all(len(cells) % 3 == 0 for noises in settings(record).values() for cells in noises.values())
+    assert summary(record) in (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")

@@ -146,16 +146,19 @@ def behind(noises: Mapping[str, Group]) -> list[str]:
     """Where labelsieve's mean is not above its rivals', in words: in ranking, then in deciding."""
     lines = []
     for ours in OURS:
-        for noise, cells in noises.items():
-            gaps = differences(cells, ours, best_peer(cells)) if ap(cells, ours) else []
-            if gaps and mean_and_error(gaps)[0] <= 0:
-                lines.append(f"{ours}: behind {best_peer(cells)} on {noise}, {shown(gaps, sign='+')}")
+        best = {noise: best_peer(cells) for noise, cells in noises.items()}
+        gaps = {f"{noise}, {best[noise]}": differences(cells, ours, best[noise]) for noise, cells in noises.items()}
+        lines += losses(f"{ours}, average precision is behind the best peer's", gaps)
     for ours in (*OURS, POST_HOC):
-        for noise, cells in noises.items():
-            gaps = differences(cells, ours, DECIDES, "f1")
-            if gaps and mean_and_error(gaps)[0] <= 0:
-                lines.append(f"{ours}: F1 behind {NAMES[DECIDES]} on {noise}, {shown(gaps, sign='+')}")
+        gaps = {noise: differences(cells, ours, DECIDES, "f1") for noise, cells in noises.items()}
+        lines += losses(f"{ours}, F1 is behind {NAMES[DECIDES]}", gaps)
     return lines
+
+
+def losses(claim: str, gaps: Mapping[str, list[float]]) -> list[str]:
+    """The claim with the places where it holds, or nothing."""
+    lost = [f"{place} ({shown(gap, sign='+')})" for place, gap in gaps.items() if gap and mean_and_error(gap)[0] <= 0]
+    return [f"{claim}: {'; '.join(lost)}"] if lost else []
 
 
 def summary(record: Sequence[Cell]) -> str:
@@ -163,9 +166,9 @@ def summary(record: Sequence[Cell]) -> str:
     parts = []
     groups = settings(record)
     for data, noises in groups.items():
-        losses = behind(noises) or ["labelsieve's means are above those of its peers everywhere"]
+        said = behind(noises) or ["labelsieve's means are above those of its peers everywhere"]
         decided = [table] if (table := decision_table(noises)) else []
-        parts += [f"{data}:", precision_table(noises), *decided, "\n".join(f"- {line}." for line in losses)]
+        parts += [f"{data}:", precision_table(noises), *decided, "\n".join(f"- {line}." for line in said)]
     return "\n\n".join([*parts, time_table(groups)]) if parts else "the record is empty"
 
 

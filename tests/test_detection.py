@@ -168,7 +168,8 @@ def test_the_best_peer_and_the_paired_difference():
 
 def test_a_loss_is_said():
     worse = [cell("labelsieve", 3, **{"labelsieve, true rate": 0.5}), *MADE_UP[2:3]]
-    assert "- labelsieve, true rate: behind cleanlab, self-confidence on pair 40%, -0.200." in summary(worse)
+    claim = "labelsieve, true rate, average precision is behind the best peer's"
+    assert f"- {claim}: pair 40%, cleanlab, self-confidence (-0.200)." in summary(worse)
 
 
 def test_a_worse_decision_is_said():
@@ -176,7 +177,7 @@ def test_a_worse_decision_is_said():
     ours["scores"]["labelsieve, true rate"]["f1"] = 0.5
     theirs = {**theirs, "scores": {name: {**row, "f1": 0.75} for name, row in theirs["scores"].items()}}
     assert behind({"pair 40%": [ours, theirs]}) == [
-        "labelsieve, true rate: F1 behind cleanlab, find_label_issues on pair 40%, -0.250"
+        "labelsieve, true rate, F1 is behind cleanlab, find_label_issues: pair 40% (-0.250)"
     ]
 
 

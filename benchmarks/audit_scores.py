@@ -1,6 +1,6 @@
 """How well wrong labels are found on the embedded data, by several scores of the same runs.
 
-python benchmarks/audit_scores.py [first seed] [seeds] [folder]: writes benchmarks/results/audit_scores.json
+python -m benchmarks.audit_scores [first seed] [seeds] [folder]: writes benchmarks/results/audit_scores.json
 """
 
 import json
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.detection import ranking
 from labelsieve.audit.estimate import noise_of
 from labelsieve.audit.guesses import guesses_from_run
 from labelsieve.audit.posterior import quality
@@ -23,19 +24,6 @@ from labelsieve.report.records import read_samples
 
 SETTINGS = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), (None, 0.0))
 Array = np.ndarray[Any, Any]
-
-
-def figures(wrong: Array, score: Array) -> dict[str, float]:
-    """Average precision, area under the ROC curve, and precision at the true number of errors."""
-    hits = wrong[np.argsort(score, kind="stable")]
-    count, others = hits.sum(), (~hits).sum()
-    precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
-    above = np.cumsum(~hits)[hits]  # right labels that were taken for worse
-    return {
-        "average_precision": float(precision[hits].mean()),
-        "auroc": float(1 - above.sum() / (count * others)),
-        "precision_at_errors": float(hits[:count].mean()),
-    }
 
 
 def measure(samples: dict[str, Array], clean: Array) -> dict[str, Any]:
@@ -59,7 +47,7 @@ def measure(samples: dict[str, Array], clean: Array) -> dict[str, Any]:
         "issues": float(issues.mean()),
         "precision": float(wrong[issues].mean()) if issues.any() else None,
         "recall": float(issues[wrong].mean()) if wrong.any() else None,
-        "scores": {name: figures(wrong, score) for name, score in scores.items()} if wrong.any() else {},
+        "scores": {name: ranking(wrong, score) for name, score in scores.items()} if wrong.any() else {},
     }
 
 

@@ -1,0 +1,349 @@
+"""labelsieve's audit beside cleanlab and AUM: same network, same data, same run of the machine.
+
+python -m benchmarks.audit [--data fashion digits] [--noise pair:0.4 ...] [--seeds 3 4 5] writes
+benchmarks/results/audit.json and prints it as tables; what is in the record already is not run again.
+python -m benchmarks.audit --data cifar10 --labels CIFAR-10_human.pt:worst --device cuda --out FILE is the same on
+labels that people gave; files are looked for in the folder that LABELSIEVE_DATA names, too.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import labelsieve
+from benchmarks.audit_tables import NOT_INSTALLED, everything, summary
+from benchmarks.detection import Array, decision, ranking
+from benchmarks.peers import Clock, Spent, cross_validated, normalized_margin, self_confidence, watched
+from labelsieve.audit import find_label_issues, label_quality
+from labelsieve.audit.findings import findings_of
+from labelsieve.audit.guesses import guesses_from_run
+from labelsieve.data import Reading, load_data
+from labelsieve.data.split import stratified
+from labelsieve.devices import best_device, device_name
+from labelsieve.experiments.prepare import Prepared, labels_of, prepare
+from labelsieve.experiments.run import run
+from labelsieve.experiments.samples import TRAINED
+from labelsieve.experiments.single import from_options, seconds_per_step
+from labelsieve.experiments.spec import Experiment
+from labelsieve.files import write_atomically
+from labelsieve.randomness import generator
+from labelsieve.report.records import read_samples
+
+RECORD = Path(__file__).parent / "results" / "audit.json"
+NOISE = ("pair:0.4", "mixed:0.4", "symmetry:0.4", "pair:0.1", "symmetry:0.1")
+PEERS = "cleanlab is not installed: its scores are computed from their definitions and find_label_issues is left out"
+INSTALL = "pip install cleanlab==2.9.0 aum scikit-learn, in an environment of their own, has it all"
+Cell = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data with wrong labels, known to be wrong, and a seed."""
+
+    data: str  # as the record calls it
+    noise: str | None  # that is added
+    rate: float
+    labels: str | None  # or a file of labels, file:kind
+    seed: int
+    epochs: int | None
+    subset: int | None
+
+    @property
+    def key(self) -> Cell:
+        """What it is in the record: a file by its name alone."""
+        return {**asdict(self), "labels": self.labels and Path(self.labels).name}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where things lie and what computes."""
+
+    work: Path  # for data made here and for runs
+    device: str
+    model: str | None
+    augment: str
+
+    def options(self, task: Task) -> dict[str, Any]:
+        """The options of `labelsieve train` that all systems share."""
+        return {
+            "method": "mentornet-prop",
+            "noise": task.noise,
+            "rate": task.rate if task.noise else None,
+            "labels": None if task.subset else found(task.labels),
+            "epochs": task.epochs,
+            "model": self.model,
+            "augment": self.augment,
+            "seed": task.seed,
+            "device": self.device,
+            "threads": 1,
+        }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    asked = arguments(words)
+    if importlib.util.find_spec("cleanlab") is None:
+        print(f"{PEERS}; {INSTALL}", file=sys.stderr)
+    record = json.loads(asked.out.read_text()) if asked.out.exists() else []
+    bench = Bench(asked.work, asked.device, asked.model, asked.augment)
+    left = [(task, name) for task in tasks(asked) for name in systems() if not is_done(record, task, name)]
+    if left:
+        warm_up(bench)
+    for task, name in left:
+        record.append({"system": name, **task.key, **systems()[name](bench, task), "made": made(asked.device)})
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(asked.out, (json.dumps(record, indent=1) + "\n").encode())
+        best = max(row["average_precision"] for row in record[-1]["scores"].values())
+        print(f"{task.data} {task.noise or task.labels} {task.rate} {task.seed} {name}: {best:.3f}", flush=True)
+    print(everything(record) if asked.full else summary(record))
+
+
+def is_done(record: Sequence[Cell], task: Task, system: str) -> bool:
+    return any(cell["system"] == system and task.key.items() <= cell.items() for cell in record)
+
+
+def warm_up(bench: Bench) -> None:
+    """Let everybody load their packages before any clock runs."""
+    seconds_per_step(prepare(Experiment(model="small", device=bench.device)))
+    theirs(np.array([0, 1, 0, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]]))
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
+    parser.add_argument("--data", nargs="*", default=["fashion", "digits"], help="none: only print the record")
+    parser.add_argument("--noise", nargs="+", default=NOISE, help="kind:rate, where no --labels are given")
+    parser.add_argument("--labels", nargs="+", default=[], help="label files, CIFAR-N's as file:kind")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[3, 4, 5])
+    parser.add_argument("--epochs", type=int, help="of labelsieve and plain training; others in proportion")
+    parser.add_argument("--subset", type=int, help="so many training samples, to try things out")
+    parser.add_argument("--model", help="default: what labelsieve picks")
+    parser.add_argument("--augment", default="")
+    parser.add_argument("--device", default=best_device())
+    parser.add_argument("--work", type=Path, default=Path("runs/audit-benchmark"))
+    parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--full", action="store_true", help="print every figure")
+    return parser.parse_args(words)
+
+
+def tasks(asked: argparse.Namespace) -> Iterator[Task]:
+    """Seed by seed, so that a record that was cut short compares all noises alike."""
+    noises = [(kind, float(rate), None) for kind, _, rate in (text.partition(":") for text in asked.noise)]
+    for data in asked.data:
+        for seed in asked.seeds:
+            for noise, rate, labels in [(None, 0.0, file) for file in asked.labels] or noises:
+                yield Task(data, noise, rate, labels, seed, asked.epochs, asked.subset)
+
+
+def systems() -> dict[str, Callable[[Bench, Task], Cell]]:
+    """Each trains what it needs, and nothing that another made."""
+    known = {"labelsieve": told_the_rate, "cleanlab": by_cross_validation, "plain training": by_plain_training}
+    if importlib.util.find_spec("labelsieve.experiments.auto"):
+        known["labelsieve, auto"] = told_nothing
+    return known
+
+
+# --- the systems
+
+
+def told_the_rate(bench: Bench, task: Task) -> Cell:
+    """mentornet-prop, told the share of labels that is wrong."""
+    told = round(float(wrong_labels(prepared_for(bench, task)).mean()), 4)
+    experiment = experiment_of(bench, task, told)
+    found = audited(bench, task, "labelsieve, true rate", lambda path: run(experiment, path))
+    return {**found, "told": told}
+
+
+def told_nothing(bench: Bench, task: Task) -> Cell:
+    """The same from the command line, which finds out the noise rate by itself."""
+    from labelsieve.cli import execute
+
+    given = {key: value for key, value in bench.options(task).items() if value is not None}
+    flags = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
+
+    def train(path: Path) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            failed = execute(["train", data_of(bench, task), *flags, "--noise-rate=auto", f"--out={path}"])
+        if failed:
+            raise SystemExit("labelsieve train --noise-rate auto failed")
+
+    return audited(bench, task, "labelsieve, auto", train)
+
+
+def audited(bench: Bench, task: Task, name: str, train: Callable[[Path], object]) -> Cell:
+    """A run and its audit."""
+    prepared = prepared_for(bench, task)
+    wrong = wrong_labels(prepared)
+    path = bench.work / "run"
+    shutil.rmtree(path, ignore_errors=True)
+    clock = Clock()
+    train(path)
+    samples = read_samples(path)
+    assert samples is not None
+    findings = findings_of(
+        guesses_from_run(samples, prepared.train.num_classes),
+        prepared.train.classes,
+        training=(samples["mean_margin"], samples["seen"]),
+    )
+    spent = clock.read()
+    trained = samples["split"] == TRAINED
+    assert (findings.labels[trained] == prepared.train.labels.cpu().numpy()).all()
+    scores = {name: scored(wrong, findings.quality[trained], spent, findings.issues[trained])}
+    return {**facts(prepared), "estimate": findings.noise.rate.estimate, "scores": scores}
+
+
+def by_cross_validation(bench: Bench, task: Task) -> Cell:
+    """cleanlab's scores and decision on probabilities of five folds, and labelsieve's on the same probabilities."""
+    prepared = prepared_for(bench, task)
+    wrong, labels = wrong_labels(prepared), prepared.train.labels.cpu().numpy()
+    crossed = cross_validated(prepared, task.seed)
+    trained = crossed.search + crossed.folds
+    clock = Clock()
+    confidence, margin, issues = theirs(labels, crossed.probs)
+    theirs_spent, clock = clock.read(), Clock()
+    quality, ours = label_quality(labels, crossed.probs), find_label_issues(labels, crossed.probs)
+    ours_spent = clock.read()
+    scores = {
+        "cleanlab, self-confidence": scored(wrong, confidence, trained + theirs_spent, issues),
+        "cleanlab, normalized margin": scored(wrong, margin, trained + theirs_spent),
+        "labelsieve on cleanlab's probabilities": scored(wrong, quality, trained + ours_spent, ours),
+    }
+    search = {"chosen_epochs": crossed.epochs, "held_out_accuracy": crossed.accuracies, **crossed.search._asdict()}
+    return {**facts(prepared), "search": search, "scores": scores}
+
+
+def theirs(labels: Array, probs: Array) -> tuple[Array, Array, Array | None]:
+    """Self-confidence, normalized margin and the decision of cleanlab; without it, the scores by definition."""
+    if importlib.util.find_spec("cleanlab") is None:
+        return self_confidence(labels, probs), normalized_margin(labels, probs), None
+    from cleanlab.filter import find_label_issues as decide
+    from cleanlab.rank import get_label_quality_scores as score
+
+    both = (score(labels, probs, method=method) for method in ("self_confidence", "normalized_margin"))
+    return *both, decide(labels, probs, n_jobs=1)
+
+
+def by_plain_training(bench: Bench, task: Task) -> Cell:
+    """AUM, and what a plain training knows anyway."""
+    prepared = prepared_for(bench, task)
+    wrong = wrong_labels(prepared)
+    scores = {name: scored(wrong, score, spent) for name, (score, spent) in watched(prepared).items()}
+    return {**facts(prepared), "scores": scores}
+
+
+def scored(wrong: Array, score: Array, spent: Spent, issues: Array | None = None) -> dict[str, float]:
+    """All figures of one score, and what it took."""
+    decided = {} if issues is None else decision(wrong, issues)
+    return {**ranking(wrong, score), **decided, **spent._asdict()}
+
+
+# --- the data
+
+
+def prepared_for(bench: Bench, task: Task) -> Prepared:
+    """The data and the network as labelsieve has them."""
+    torch.set_num_threads(1)
+    return prepare(experiment_of(bench, task, 0.0))
+
+
+def experiment_of(bench: Bench, task: Task, noise_rate: float) -> Experiment:
+    """What `labelsieve train` makes of the options."""
+    given = {**bench.options(task), "noise_rate": noise_rate, "precision": None}
+    return from_options(data_of(bench, task), **given)
+
+
+def wrong_labels(prepared: Prepared) -> Array:
+    """Which labels differ from the true ones (n)."""
+    train = prepared.train
+    if train.clean is None:
+        raise SystemExit("the true labels are not known: give --labels or --noise")
+    return (train.labels != train.clean).cpu().numpy()
+
+
+def facts(prepared: Prepared) -> Cell:
+    return {
+        "samples": len(prepared.train),
+        "wrong": float(wrong_labels(prepared).mean()),
+        "model": prepared.model,
+        "trained_epochs": prepared.training.epochs,
+    }
+
+
+def data_of(bench: Bench, task: Task) -> str:
+    """What labelsieve is to read: the data itself, or a file that is made of it."""
+    source = digits(bench.work) if task.data == "digits" else task.data
+    return part_of(source, bench.work, task) if task.subset else source
+
+
+def digits(work: Path) -> str:
+    """scikit-learn's 1,797 handwritten digits as a .npz file, a quarter of them for the test."""
+    path = work / "digits.npz"
+    if not path.exists():
+        if importlib.util.find_spec("sklearn") is None:
+            raise SystemExit(f"the digits are scikit-learn's: {INSTALL}")
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        pixels = (15 * images.reshape(-1, 8, 8)).astype(np.uint8)  # 0 to 16 -> 0 to 240
+        kept, drawn = (part.numpy() for part in stratified(torch.from_numpy(labels).long(), 0.25, 0))
+        work.mkdir(parents=True, exist_ok=True)
+        np.savez(path, images=pixels[kept], labels=labels[kept], test_images=pixels[drawn], test_labels=labels[drawn])
+    return str(path)
+
+
+def part_of(source: str, work: Path, task: Task) -> str:
+    """So many samples, drawn by the seed, as a .npz file with both kinds of labels."""
+    train, test, _ = load_data(source, Reading())
+    if task.labels:
+        train = train.relabelled(labels_of(found(task.labels) or "", train))
+    drawn = torch.randperm(len(train), generator=generator(task.seed, "subset"))[: task.subset].sort().values
+    some = train.at(drawn)
+    path = work / f"part-{task.data}.npz"
+    work.mkdir(parents=True, exist_ok=True)
+    arrays = {"images": some.images, "labels": some.labels}
+    if some.clean is not None:
+        arrays["clean_labels"] = some.clean
+    if test is not None:
+        arrays |= {"test_images": test.images[: task.subset], "test_labels": test.labels[: task.subset]}
+    plain = {k: (a.permute(0, 2, 3, 1) if a.dim() == 4 else a).numpy() for k, a in arrays.items()}
+    np.savez(path, classes=np.array(some.classes), **plain)
+    return str(path)
+
+
+def found(labels: str | None) -> str | None:
+    """A label file as it is named, or in the folder that LABELSIEVE_DATA names."""
+    folder = os.environ.get("LABELSIEVE_DATA")
+    file = labels and (labels.rpartition(":")[0] or labels)
+    if labels and folder and not Path(file or "").exists() and (Path(folder) / labels).parent.exists():
+        return str(Path(folder) / labels)
+    return labels
+
+
+def made(device: str) -> Cell:
+    """On what, and by which versions."""
+    packages = ("torch", "numpy", "cleanlab", "scikit-learn")
+    versions = {"python": platform.python_version(), "labelsieve": labelsieve.__version__}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = NOT_INSTALLED
+    shown = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {"device": device_name(device), "versions": versions, "commit": shown.stdout.strip()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The record of benchmarks/audit.py as Markdown: average precision, differences, decisions and seconds."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labelsieve.report.comparison import markdown, mean_and_error
+
+Cell = Mapping[str, Any]
+Group = list[Cell]
+OURS = ("labelsieve, true rate", "labelsieve, auto")
+PEERS = (
+    "cleanlab, self-confidence",
+    "cleanlab, normalized margin",
+    "AUM, until the first drop",
+    "AUM, all epochs",
+    "mean loss",
+    "mean confidence",
+)
+POST_HOC = "labelsieve on cleanlab's probabilities"
+SCORES = (*OURS, POST_HOC, *PEERS)
+DECIDES = "cleanlab, self-confidence"  # the row that has cleanlab's decision
+NAMES = {DECIDES: "cleanlab, find_label_issues"}  # what its decision is called
+NOT_INSTALLED = "not installed"
+FIGURES = ("average_precision", "auroc", "precision_at_errors", "f1")
+
+
+def settings(record: Sequence[Cell]) -> dict[str, dict[str, Group]]:
+    """Per data, per noise in words: the cells of all systems and seeds."""
+    found: dict[str, dict[str, Group]] = {}
+    for cell in record:
+        found.setdefault(data_of(cell), {}).setdefault(noise_of(cell), []).append(cell)
+    return found
+
+
+def data_of(cell: Cell) -> str:
+    few = f", {cell['epochs']} epochs" if cell["epochs"] else ""
+    return f"{cell['data']} ({cell['samples']:,} samples{few}, {cell['model']})"
+
+
+def noise_of(cell: Cell) -> str:
+    return str(cell["labels"]) if cell["labels"] else f"{cell['noise']} {100 * cell['rate']:.0f}%"
+
+
+def by_seed(cells: Iterable[Cell], score: str, figure: str) -> dict[int, float]:
+    """One figure of one score, seed by seed."""
+    return {cell["seed"]: cell["scores"][score][figure] for cell in cells if figure in cell["scores"].get(score, {})}
+
+
+def best_peer(cells: Group) -> str:
+    """The peer with the highest mean average precision, known only afterwards: in the peers' favour."""
+    means = {peer: mean_and_error(list(values.values()))[0] for peer in PEERS if (values := ap(cells, peer))}
+    return max(means, key=lambda peer: means[peer])
+
+
+def ap(cells: Group, score: str) -> dict[int, float]:
+    return by_seed(cells, score, "average_precision")
+
+
+def differences(cells: Group, ours: str, peer: str, figure: str = "average_precision") -> list[float]:
+    """A figure of ours less the peer's, of each seed that both have."""
+    mine, theirs = by_seed(cells, ours, figure), by_seed(cells, peer, figure)
+    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+
+
+def shown(values: Iterable[float], digits: int = 3, sign: str = "") -> str:
+    """0.912 ± 0.004"""
+    values = list(values)
+    if not values:
+        return "–"
+    mean, error = mean_and_error(values)
+    spread = "" if len(values) < 2 else f" ± {error:.{digits}f}"
+    return f"{mean:{sign}.{digits}f}{spread}"
+
+
+def marked(score: str, cells: Iterable[Cell]) -> str:
+    """The score's name, and whether cleanlab itself computed it."""
+    without = any(cell["made"]["versions"]["cleanlab"] == NOT_INSTALLED for cell in cells if score in cell["scores"])
+    return f"{score} (by its definition)" if score.startswith("cleanlab") and without else score
+
+
+def present(groups: Iterable[Group], figure: str) -> list[str]:
+    """The scores that have this figure anywhere."""
+    cells = [cell for group in groups for cell in group]
+    return [score for score in SCORES if by_seed(cells, score, figure)]
+
+
+def precision_table(noises: Mapping[str, Group]) -> str:
+    """Average precision, a row per score, a column per noise, and what labelsieve is ahead or behind by."""
+    scores = present(noises.values(), "average_precision")
+    rows = [["average precision", *noises]]
+    for score in scores:
+        name = marked(score, [cell for cells in noises.values() for cell in cells])
+        rows.append([name, *(shown(ap(cells, score).values()) for cells in noises.values())])
+    rows.append(["the best peer", *(best_peer(cells) for cells in noises.values())])
+    for ours in OURS:
+        if any(ap(cells, ours) for cells in noises.values()):
+            gaps = (shown(differences(cells, ours, best_peer(cells)), sign="+") for cells in noises.values())
+            rows.append([f"{ours}, minus the best peer", *gaps])
+    return markdown(rows)
+
+
+def decision_table(noises: Mapping[str, Group]) -> str:
+    """F1 of those who decide."""
+    rows = [["F1 of the decision", *noises]]
+    for score in present(noises.values(), "f1"):
+        cells = (shown(by_seed(group, score, "f1").values()) for group in noises.values())
+        rows.append([NAMES.get(score, score), *cells])
+    return markdown(rows) if len(rows) > 1 else ""
+
+
+def time_table(groups: Mapping[str, Mapping[str, Group]]) -> str:
+    """Seconds per audit, means over noises and seeds: of the processor, of the clock, and without cleanlab's search."""
+    rows = [
+        [
+            "seconds for one audit",
+            *(f"{data.partition(' (')[0]}, {kind}" for data in groups for kind in ("CPU", "wall")),
+        ]
+    ]
+    everywhere = [[cell for cells in noises.values() for cell in cells] for noises in groups.values()]
+    for score in present(everywhere, "cpu"):
+        values = [
+            mean_of(cell["scores"][score][kind] for cell in cells if score in cell["scores"])
+            for cells in everywhere
+            for kind in ("cpu", "wall")
+        ]
+        rows.append([score, *values])
+        if score == DECIDES:
+            bare = [
+                mean_of(cell["scores"][score][kind] - cell["search"][kind] for cell in cells if "search" in cell)
+                for cells in everywhere
+                for kind in ("cpu", "wall")
+            ]
+            rows.append(["the same without the search for its epochs", *bare])
+    return markdown(rows)
+
+
+def mean_of(values: Iterable[float]) -> str:
+    values = list(values)
+    return f"{mean_and_error(values)[0]:.1f}" if values else "–"
+
+
+def behind(noises: Mapping[str, Group]) -> list[str]:
+    """Where labelsieve's mean is not above its rivals', in words: in ranking, then in deciding."""
+    lines = []
+    for ours in OURS:
+        best = {noise: best_peer(cells) for noise, cells in noises.items()}
+        gaps = {f"{noise}, {best[noise]}": differences(cells, ours, best[noise]) for noise, cells in noises.items()}
+        lines += losses(f"{ours}, average precision is behind the best peer's", gaps)
+    for ours in (*OURS, POST_HOC):
+        gaps = {noise: differences(cells, ours, DECIDES, "f1") for noise, cells in noises.items()}
+        lines += losses(f"{ours}, F1 is behind {NAMES[DECIDES]}", gaps)
+    return lines
+
+
+def losses(claim: str, gaps: Mapping[str, list[float]]) -> list[str]:
+    """The claim with the places where it holds, or nothing."""
+    lost = [f"{place} ({shown(gap, sign='+')})" for place, gap in gaps.items() if gap and mean_and_error(gap)[0] <= 0]
+    return [f"{claim}: {'; '.join(lost)}"] if lost else []
+
+
+def summary(record: Sequence[Cell]) -> str:
+    """What the documentation shows."""
+    parts = []
+    groups = settings(record)
+    for data, noises in groups.items():
+        said = behind(noises) or ["labelsieve's means are above those of its peers everywhere"]
+        decided = [table] if (table := decision_table(noises)) else []
+        parts += [f"{data}:", precision_table(noises), *decided, "\n".join(f"- {line}." for line in said)]
+    return "\n\n".join([*parts, time_table(groups)]) if parts else "the record is empty"
+
+
+def everything(record: Sequence[Cell]) -> str:
+    """All figures of all scores."""
+    parts = [summary(record)]
+    for data, noises in settings(record).items():
+        for noise, cells in noises.items():
+            rows = [[f"{data}, {noise}", *(figure.replace("_", " ") for figure in FIGURES), "CPU s", "wall s"]]
+            for score in present([cells], "cpu"):
+                figures = [shown(by_seed(cells, score, figure).values()) for figure in FIGURES]
+                seconds = [shown(by_seed(cells, score, kind).values(), 1) for kind in ("cpu", "wall")]
+                rows.append([score, *figures, *seconds])
+            parts.append(markdown(rows))
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(summary(json.loads(Path(sys.argv[1]).read_text())))

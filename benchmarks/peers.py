@@ -1,0 +1,178 @@
+"""What other tools compute, on labelsieve's training loop: cross-validated probabilities, plain training watched.
+
+Self-confidence and normalized margin (cleanlab) and the area under the margin (AUM) are implemented from their
+definitions; tests compare them with the packages where these are installed.
+"""
+
+import math
+import time
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelsieve.core.losses import CrossEntropy
+from labelsieve.core.method import Method, Step
+from labelsieve.experiments.prepare import Prepared
+from labelsieve.randomness import derive, generator
+from labelsieve.train import fit
+from labelsieve.train.evaluate import predictions
+
+Array = np.ndarray[Any, Any]
+FOLDS = 5
+SEARCH_SHARE = 0.2  # of the first training part, held out with its noise
+SHARES = (0.1, 0.25, 0.5, 1.0)  # of labelsieve's epochs: the lengths that are tried for cross-validation
+
+
+class Spent(NamedTuple):
+    """Seconds, of the clock and of the processor."""
+
+    wall: float
+    cpu: float
+
+    def __add__(self, other: "Spent") -> "Spent":  # type: ignore[override]
+        return Spent(self.wall + other.wall, self.cpu + other.cpu)
+
+
+class Clock:
+    """Both kinds of seconds since it was made."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter(), time.process_time()
+
+    def read(self) -> Spent:
+        return Spent(time.perf_counter() - self.began[0], time.process_time() - self.began[1])
+
+
+# --- scores of probabilities
+
+
+def self_confidence(labels: Array, probs: Array) -> Array:
+    """The probability of the label (n)."""
+    return probs[np.arange(len(labels)), labels]
+
+
+def normalized_margin(labels: Array, probs: Array) -> Array:
+    """The probability of the label less that of the likeliest other class, brought to 0 to 1 (n)."""
+    others = probs.copy()
+    others[np.arange(len(labels)), labels] = -np.inf
+    return (self_confidence(labels, probs) - others.max(1) + 1) / 2
+
+
+# --- cross-validation
+
+
+class CrossValidated(NamedTuple):
+    """Probabilities of samples by networks that have not learnt from them, and what they took."""
+
+    probs: Array  # (n, K)
+    epochs: int  # the chosen length
+    accuracies: dict[int, float]  # of each length, on the noisy hold-out
+    search: Spent
+    folds: Spent
+
+
+def cross_validated(prepared: Prepared, seed: int) -> CrossValidated:
+    """Choose how long to train by the accuracy on noisy labels held out of a training part, then predict each fold."""
+    labels = prepared.train.labels.cpu()
+    folds = stratified_folds(labels, FOLDS, seed)
+    clock = Clock()
+    accuracies = searched(prepared, torch.nonzero(folds != 0).squeeze(1), seed)
+    epochs = max(accuracies, key=lambda length: accuracies[length])  # the shortest of equals
+    search, clock = clock.read(), Clock()
+    probs = np.empty((len(labels), prepared.train.num_classes), np.float32)
+    for fold in range(FOLDS):
+        inside, outside = (torch.nonzero(chosen).squeeze(1) for chosen in (folds != fold, folds == fold))
+        probs[outside.numpy()] = predicted(prepared, inside, outside, epochs, derive(seed, "fold", fold))
+    return CrossValidated(probs, epochs, accuracies, search, clock.read())
+
+
+def searched(prepared: Prepared, places: Tensor, seed: int) -> dict[int, float]:
+    """The accuracy on held-out noisy labels of these samples, for each length of training."""
+    order = places[torch.randperm(len(places), generator=generator(seed, "search"))]
+    held = round(SEARCH_SHARE * len(order))
+    labels = prepared.train.labels.cpu()[order[:held]].numpy()
+    lengths = sorted({max(1, round(share * prepared.training.epochs)) for share in SHARES})
+    found = {}
+    for epochs in lengths:
+        probs = predicted(prepared, order[held:], order[:held], epochs, derive(seed, "search", epochs))
+        found[epochs] = float((probs.argmax(1) == labels).mean())
+    return found
+
+
+def predicted(prepared: Prepared, learnt: Tensor, asked: Tensor, epochs: int, seed: int) -> Array:
+    """Probabilities (n, K) of the samples that are asked about, by a network trained plainly on others."""
+    part = prepared.train.at(learnt.to(prepared.train.labels.device))
+    training = replace(prepared.training, epochs=epochs, seed=seed % 2**31)
+    networks = prepared.make_networks(0)
+    result = fit(lambda number: networks, Method(CrossEntropy()), part, training=training)
+    networks.load_state_dict(result.chosen.networks)
+    rest = prepared.train.at(asked.to(prepared.train.labels.device))
+    return torch.cat([probs[0] for probs, *_ in predictions(networks, rest, training)]).cpu().numpy()
+
+
+def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:
+    """The fold of each sample (n), every label spread evenly."""
+    fold = torch.empty_like(labels)
+    for number in labels.unique().tolist():
+        places = (labels == number).nonzero().squeeze(1)
+        shuffled = places[torch.randperm(len(places), generator=generator(seed, "folds", number))]
+        fold[shuffled] = (torch.arange(len(places)) + number) % folds
+    return fold
+
+
+# --- plain training, watched
+
+
+class Watched(Method):
+    """Learns from every label alike, and sums margin of logits, loss and confidence of each sample while it does."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(CrossEntropy())
+        for name in ("margin", "loss_sum", "confidence"):
+            self.register_buffer(name, torch.zeros(samples), persistent=False)
+
+    def step(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Step:
+        step = super().step(logits, labels, index)
+        with torch.no_grad():
+            scores = logits.detach().float()[0]
+            self.margin.index_add_(0, index, margins(scores, labels))
+            self.loss_sum.index_add_(0, index, torch.nn.functional.cross_entropy(scores, labels, reduction="none"))
+            self.confidence.index_add_(0, index, step.probs[0].gather(1, labels[:, None]).squeeze(1))
+        return step
+
+    def scores(self) -> dict[str, Array]:
+        """Each low where a label is suspicious (n)."""
+        sums = {"AUM": self.margin, "mean loss": -self.loss_sum, "mean confidence": self.confidence}
+        return {name: total.cpu().numpy().copy() for name, total in sums.items()}
+
+
+def margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """The label's logit less the largest other one (B)."""
+    own = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -math.inf)
+    return own.squeeze(1) - others.amax(1)
+
+
+def watched(prepared: Prepared) -> dict[str, tuple[Array, Spent]]:
+    """The scores of one plain training, each with the seconds until it was known.
+
+    AUM as its paper has it, up to the first drop of the learning rate, and over all epochs.
+    """
+    training = prepared.training
+    method = Watched(len(prepared.train))
+    clock = Clock()
+    first_drop = math.ceil(min((*training.drops, 1.0)) * training.epochs)
+    early: dict[str, tuple[Array, Spent]] = {}
+
+    def at_epoch_end(epoch: int, _: object) -> None:
+        if epoch == first_drop:
+            early["AUM, until the first drop"] = method.scores()["AUM"], clock.read()
+
+    fit(prepared.make_networks, method, prepared.train, training=training, at_epoch_end=at_epoch_end)
+    whole = method.scores()
+    spent = clock.read()
+    named = {"AUM": "AUM, all epochs", "mean loss": "mean loss", "mean confidence": "mean confidence"}
+    return {**early, **{named[name]: (score, spent) for name, score in whole.items()}}

@@ -37,7 +37,7 @@ from labelsieve.data.split import stratified
 from labelsieve.devices import best_device, device_name
 from labelsieve.experiments.prepare import Prepared, labels_of, prepare
 from labelsieve.experiments.run import run
-from labelsieve.experiments.samples import TRAINED
+from labelsieve.experiments.samples import TESTED
 from labelsieve.experiments.single import from_options, seconds_per_step
 from labelsieve.experiments.spec import Experiment
 from labelsieve.files import write_atomically
@@ -171,7 +171,8 @@ def told_nothing(bench: Bench, task: Task) -> Cell:
     """The same from the command line, which finds out the noise rate by itself."""
     from labelsieve.cli import execute
 
-    given = {key: value for key, value in bench.options(task).items() if value is not None}
+    known = bench.options(task)
+    given = {key: value for key, value in known.items() if value is not None and key != "method"}  # found out as well
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
 
     def train(path: Path) -> None:
@@ -199,9 +200,9 @@ def audited(bench: Bench, task: Task, name: str, train: Callable[[Path], object]
         training=(samples["mean_margin"], samples["seen"]),
     )
     spent = clock.read()
-    trained = samples["split"] == TRAINED
-    assert (findings.labels[trained] == prepared.train.labels.cpu().numpy()).all()
-    scores = {name: scored(wrong, findings.quality[trained], spent, findings.issues[trained])}
+    looked_at = samples["split"] != TESTED  # what was held out is audited as well
+    assert (findings.labels[looked_at] == prepared.train.labels.cpu().numpy()).all()
+    scores = {name: scored(wrong, findings.quality[looked_at], spent, findings.issues[looked_at])}
     return {**facts(prepared), "estimate": findings.noise.rate.estimate, "scores": scores}
 
 
@@ -261,8 +262,9 @@ def prepared_for(bench: Bench, task: Task) -> Prepared:
 
 def experiment_of(bench: Bench, task: Task, noise_rate: float) -> Experiment:
     """What `labelsieve train` makes of the options."""
-    given = {**bench.options(task), "noise_rate": noise_rate, "precision": None}
-    return from_options(data_of(bench, task), **given)
+    given = {**bench.options(task), "noise_rate": str(noise_rate), "precision": None}
+    experiment, _ = from_options(data_of(bench, task), **given)
+    return experiment
 
 
 def wrong_labels(prepared: Prepared) -> Array:

@@ -188,6 +188,9 @@ def train(
         threads=threads,
     )
     path = out or Path("runs") / (experiment.name() + ("-auto" if unknown else ""))
+    if unknown:
+        named = {"epochs": epochs, "warmup": warmup, "lr": lr}
+        experiment = single.settled(experiment, [name for name, value in named.items() if value is None])
     if dry_run:
         print(single.forecast(experiment, path, unknown))
     elif unknown:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from labelsieve.audit.estimate import Interval
 from labelsieve.audit.guesses import guesses_of
 from labelsieve.audit.unseen import Unseen, dense, tempered, unseen_noise
 from labelsieve.cli import execute
-from labelsieve.experiments.auto import cautious, choice, held_out_noise, probe_of, share_held_out, starved
-from labelsieve.experiments.prepare import training_of
+from labelsieve.experiments.auto import cautious, choice, held_out_noise, probe_of, share_held_out, starved, suited
+from labelsieve.experiments.prepare import prepare, training_of
 from labelsieve.experiments.spec import Experiment
 from labelsieve.report.records import read_run
 from tests.conftest import blobs
@@ -201,3 +202,24 @@ def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys):
         list(cautious(held_out_noise(auto_run).rate)), abs=1e-5
     )
     assert "% of the 1,200 labels look wrong" in capsys.readouterr().out
+
+
+def test_settings_suit_the_small_network_where_nobody_names_them():
+    asked = Experiment(data="photos", model="auto", valid=0.1)
+    every = suited(asked, "small", ["epochs", "warmup", "lr"])
+    assert (every.epochs, every.warmup, every.lr) == (60, 20, 0.02)
+    some = suited(replace(asked, epochs=9, warmup=4), "small", ["warmup", "lr"])
+    assert (some.epochs, some.warmup, some.lr) == (9, 3, 0.02)
+    assert suited(asked, "densenet-25-12", ["lr"]) == asked
+    fashion = Experiment(data="fashion")
+    assert suited(fashion, "small", ["lr", "epochs"]) == fashion
+
+
+def test_corrected_labels_do_not_make_the_old_ones_true(noisy_file, tmp_path):
+    """What a person corrects is not the truth, and nothing may be measured against it."""
+    np.save(tmp_path / "y.npy", np.zeros(1200, np.int64))
+    asked = Experiment(data=str(noisy_file), labels=str(tmp_path / "y.npy"), model="small", warmup=1)
+    assert prepare(asked).train.clean is None
+    assert prepare(replace(asked, labels=None, noise="pair", rate=0.1)).train.clean is not None
+    np.save(tmp_path / "y.npy", np.zeros(6000, np.int64))
+    assert prepare(replace(asked, data="fashion")).train.clean is not None

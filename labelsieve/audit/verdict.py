@@ -19,7 +19,7 @@ def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str], pla
         if plain:
             return (
                 "The labels look clean to this model, but it was trained to believe them all and may have learnt wrong "
-                "ones by heart. To be sure, train with --noise-rate 0.1 and audit that run."
+                "ones by heart. To be sure, train with --noise-rate auto and audit that run."
             )
         look = f", though {issues:,} labels may be worth a look" if issues else ""
         return (

@@ -247,13 +247,13 @@ def write(
 def printed(findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequence[str]) -> str:
     """Verdict, noise per class, and the most suspicious samples."""
     width = min(30, max(len(printable(name)) for name in findings.classes))
-    lines = [printable(findings.verdict), "", f"{'label':{width}}  samples  wrong  between          issues"]
+    lines = [printable(findings.verdict), "", f"{'label':{width}}  samples      wrong  between              issues"]
     shares = sorted(zip(whole["per_class"], findings.noise.per_class, strict=True), key=lambda row: -row[1].estimate)
     for row, share in shares[:30]:
         between = span(share).removeprefix("between ")
         name = printable(row["class"])[:width]
         lines.append(
-            f"{name:{width}}  {row['samples']:7,}  {percent(share.estimate):>5}  {between:15}  {row['issues']:6,}"
+            f"{name:{width}}  {row['samples']:7,}  {percent(share.estimate):>9}  {between:19}  {row['issues']:6,}"
         )
     lines += ["", "the most suspicious:"]
     for row in rows(findings, findings.order[:LISTED].tolist()):

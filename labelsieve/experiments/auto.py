@@ -5,7 +5,7 @@ then predicts for samples that were held out says how many of their labels are w
 from certain classes. The training itself is told that. Both live in the run's folder and go on where they were cut.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from labelsieve.audit.guesses import guesses_from_run
 from labelsieve.audit.unseen import Unseen, dense, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
-from labelsieve.experiments.spec import Experiment
+from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.report.records import Array, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
@@ -25,6 +25,8 @@ SHARE = 0.4  # of the epochs that the probe selects in
 FLOOR = 0.5  # of what is kept, of every label
 CLEAN = 0.03  # a rate below which nothing should be done
 CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
+SMALL: dict[str, Any] = {"epochs": 60, "lr": 0.02}  # for the small network on a person's own images
+WARMUP = 1 / 3  # of these epochs
 HELD = 600  # samples to hold out, if that is between a tenth and a fifth
 FEWEST = 50  # held-out samples that an estimate can be made from
 
@@ -43,6 +45,15 @@ class Choice:
 def share_held_out(samples: int) -> float:
     """How much of the training data is held out."""
     return round(min(0.2, max(0.1, HELD / samples)), 3)
+
+
+def suited(asked: Experiment, model: str, free: Collection[str]) -> Experiment:
+    """Settings that suit the network, where a person has named none (`free`)."""
+    if model != "small" or asked.data in SETTINGS:
+        return asked
+    epochs = SMALL["epochs"] if "epochs" in free else asked.epochs
+    usual = {**SMALL, "epochs": epochs, "warmup": max(1, round(WARMUP * epochs)) if epochs > 1 else 0}
+    return replace(asked, **{name: usual[name] for name in free if name in usual})
 
 
 def probe_of(asked: Experiment) -> Experiment:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from labelsieve import noise
 from labelsieve.core.method import Method
-from labelsieve.data import Reading, Trainable
+from labelsieve.data import DATASETS, Reading, Trainable
 from labelsieve.data.arrays import label_tensor, load_npy, read_labels
+from labelsieve.data.cifar import is_cifar
 from labelsieve.data.cifar_n import read_cifar_n
+from labelsieve.data.published import PUBLISHED
 from labelsieve.data.source import with_test_set
 from labelsieve.data.split import stratified
 from labelsieve.devices import usable_device
@@ -104,11 +106,20 @@ def refuse_second_pass(method: Method) -> None:
         raise InputError(f"--forward second: {error}") from error
 
 
+def true_labels_known(experiment: Experiment) -> bool:
+    """Whether the labels that the data comes with are the true ones: a person's own are what is to be corrected."""
+    published = experiment.data in DATASETS or experiment.data in PUBLISHED or is_cifar(Path(experiment.data))
+    return published or ":" in str(experiment.labels)
+
+
 def gather(experiment: Experiment, shelf: Shelf) -> Gathered:
     """Load the data, lay other labels over it, draw a test set, corrupt the rest, hold some out."""
     sets = shelf.load(experiment.data, reading_of(experiment))
     if experiment.labels is not None:
-        sets = sets._replace(train=sets.train.relabelled(labels_of(experiment.labels, sets.train)))
+        train = sets.train.relabelled(labels_of(experiment.labels, sets.train))
+        if not true_labels_known(experiment):
+            train = replace(train, clean=None)
+        sets = sets._replace(train=train)
     train, test, valid = with_test_set(sets, experiment.test, experiment.seed, experiment.data)
     places = torch.arange(len(sets.train))
     drawn = None

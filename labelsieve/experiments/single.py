@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from labelsieve.data.decode import Frame
 from labelsieve.data.pictures import Bad
 from labelsieve.data.source import in_memory
 from labelsieve.data.unlabelled import read_images, read_rows
-from labelsieve.devices import best_device, best_precision, device_name
+from labelsieve.devices import best_device, best_precision, device_name, usable_device
 from labelsieve.errors import InputError
 from labelsieve.experiments.auto import (
     CLEAN,
@@ -32,6 +32,7 @@ from labelsieve.experiments.auto import (
     share_held_out,
     spoken,
     starved,
+    suited,
 )
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.folder import PROBE, RunFolder
@@ -39,6 +40,7 @@ from labelsieve.experiments.prepare import Prepared, first_batch, gather, noise_
 from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
+from labelsieve.models import suitable
 from labelsieve.predict import Predictor, load
 from labelsieve.progress import duration, watching
 from labelsieve.report.records import read_run
@@ -150,8 +152,6 @@ def parsed_rate(text: str) -> float | None:
 def train_auto(asked: Experiment, path: Path, method: str | None) -> None:
     """Find out how many labels are wrong, train accordingly, and say what was found."""
     RunFolder(path).refuse_strangers()
-    if not asked.valid:
-        asked = replace(asked, valid=share_held_out(len(gather(asked, Shelf()).train)))
     probe = path / PROBE
     if not (probe / "done").exists():
         print(f"first a probe of {probe_of(asked).epochs} epochs finds out how many labels are wrong", flush=True)
@@ -161,6 +161,14 @@ def train_auto(asked: Experiment, path: Path, method: str | None) -> None:
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
     train(chosen.experiment, path, chosen.as_row())
     print("\n".join(after(path)))
+
+
+def settled(asked: Experiment, free: Collection[str]) -> Experiment:
+    """What is asked, with what can be said once the data is known; `free`: settings that a person did not name."""
+    data = gather(asked, Shelf()).train
+    model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
+    share = asked.valid or share_held_out(len(data))
+    return replace(suited(asked, model, free), model=model, valid=share)
 
 
 def after(path: Path) -> list[str]:
@@ -201,8 +209,11 @@ def train(experiment: Experiment, path: Path, chosen: Row | None = None) -> None
     print(f"use it: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
 
 
-def understood(experiment: Experiment, prepared: Prepared) -> list[str]:
-    """Data, method and network in words, so that a misunderstanding shows before it costs anything."""
+def understood(experiment: Experiment, prepared: Prepared, known: bool = True) -> list[str]:
+    """Data, method and network in words, so that a misunderstanding shows before it costs anything.
+
+    `known`: whether the noise rate is.
+    """
     train = prepared.train
     facts = [f"{len(train):,} samples of {train.num_classes} classes"]
     facts.append(f"{len(prepared.test):,} for the test" if prepared.test else "no test set")
@@ -217,13 +228,13 @@ def understood(experiment: Experiment, prepared: Prepared) -> list[str]:
     networks = f", {prepared.method.networks} networks" if prepared.method.networks > 1 else ""
     parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
     criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
-    told = f", told that {100 * experiment.noise_rate:g}% of the labels are wrong"
+    told = f", told that {100 * experiment.noise_rate:g}% of the labels are wrong" if known else ""
     warms_up = any(getattr(part, "warmup", 0) for part in prepared.method.parts())
     warmup = f"; warm-up of {experiment.warmup} epochs" if warms_up else ""
     return [
         f"data:    {experiment.data}: {', '.join(facts)}",
         f"method:  {experiment.method}{criterion}{told}{warmup}",
-        f"network: {experiment.model}, {parameters:,} parameters{networks}",
+        f"network: {prepared.model}, {parameters:,} parameters{networks}",
     ]
 
 
@@ -238,7 +249,7 @@ def forecast(experiment: Experiment, path: Path, unknown: bool) -> str:
     total = duration((rounds * experiment.epochs + probe) * steps * seconds)
     return "\n".join(
         [
-            *understood(experiment, prepared),
+            *understood(experiment, prepared, known=not unknown),
             f"cost:    {f'a probe of {probe} epochs, then ' if probe else ''}"
             f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
             f"{1000 * seconds:.1f} ms: about {total} on {device_name(experiment.device)}",
@@ -276,9 +287,10 @@ def classify(run_path: Path, data: str, out: Path | None, device: str, model: st
             csv.writer(file, lineterminator="\n").writerows([("index", "predicted_label", "confidence"), *rows])
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}") from error
-    if given is not None and out:
-        wrong = sum(row[1] != label for row, label in zip(rows, given, strict=True))
-        print(f"{len(rows):,} samples classified; {100 * wrong / len(rows):.2f}% differ from their given label")
+    if out:
+        wrong = sum(row[1] != label for row, label in zip(rows, given or (), strict=given is not None))
+        differ = f"; {100 * wrong / len(rows):.2f}% differ from their given label" if given is not None else ""
+        print(f"{len(rows):,} samples classified{differ}: {out}")
 
 
 def predictions(

@@ -148,10 +148,13 @@ def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str
         steps.append(("Find out which labels look wrong:", ["audit", name]))
     if findings is not None and findings.issues:
         data = str(run.spec["data"])
-        again = "DATA" if PurePath(data).is_absolute() else data
+        where = "DATA" if PurePath(data).is_absolute() else data
         steps.append(("Go through the marked samples and decide which label is right:", ["review", name]))
         reviewed = f"{name}/review/reviewed.csv"
-        steps.append(("Then train again with the labels that you decided on:", ["train", again, "--labels", reviewed]))
+        steps.append(("Write down what you decided:", ["review", name, "--export", reviewed]))
+        skip = ["--skip-bad"] if run.spec.get("skip_bad") else []
+        again = ["train", where, "--labels", reviewed, *skip, "--out", f"{name}-reviewed"]
+        steps.append(("Then train again with these labels:", again))
     if run.end:
         steps.append(("Use the model as it is:", ["predict", name, "NEW_DATA", "--out", "predictions.csv"]))
     return [(reason, ["labelsieve", *map(shlex.quote, command)]) for reason, command in steps]

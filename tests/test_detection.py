@@ -21,6 +21,7 @@ from benchmarks.audit_tables import (
     summary,
     time_table,
 )
+from benchmarks.auto import table as automatic_table
 from benchmarks.detection import auroc, average_precision, decision, precision_at_errors, ranking
 from benchmarks.peers import Watched, cross_validated, margins, normalized_margin, self_confidence, stratified_folds
 from benchmarks.peers import watched as watched_training
@@ -223,3 +224,8 @@ def test_the_documented_timidity_comes_from_the_record():
     rows = [made["scores"].get(POST_HOC) for made in record if made["rate"] == 0.4]
     recall = [100 * row["recall"] for row in rows if row]
     assert f"flags {min(recall):.0f}% to {max(recall):.0f}% of the wrong labels" in (ROOT / "docs/audit.md").read_text()
+
+
+def test_the_documented_automatic_rates_come_from_the_record():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "auto.json").read_text())["rows"]
+    assert len(rows) == 45 and automatic_table(rows) in (ROOT / "docs" / "auto.md").read_text(encoding="utf-8")

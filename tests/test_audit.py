@@ -21,6 +21,7 @@ from labelsieve.audit.posterior import counted_joint, posterior, quality
 from labelsieve.audit.tables import COLUMNS, labels_csv, labels_parquet, summary
 from labelsieve.audit.thumbnail import thumbnail
 from labelsieve.audit.training import sharpened
+from labelsieve.audit.verdict import reason
 from labelsieve.cells import guarded, printable, unguarded
 from labelsieve.cli import execute
 from labelsieve.core.criteria import CriteriaALL
@@ -538,3 +539,9 @@ def test_the_documented_figures_come_from_the_records():
         assert line in text
     memory = json.loads((ROOT / "benchmarks" / "results" / "audit_memory.json").read_text())
     assert f"{memory['figures']['label_quality, posterior']['peak_mb']} MB" in text
+
+
+def test_a_reason_never_says_what_the_model_does_not():
+    """The suggestion follows where wrong labels come from, and need not be the model's first."""
+    assert reason("cat", "dog", 0.02, 0.2, True, 0.0) == "The model holds dog (20%) likelier than cat (2.0%)"
+    assert reason("cat", "dog", 0.3, 0.2, True, 0.0) == "The model is not sure of cat (30%), dog has 20%"

@@ -17,7 +17,7 @@ from labelsieve.experiments.paper_figures import FIGURES, MIXED, points
 from labelsieve.experiments.prepare import noise_matrix
 from labelsieve.experiments.spec import Experiment
 from labelsieve.report import figures
-from labelsieve.report.figures import Curve, Line, Scored, arranged, selected_clean
+from labelsieve.report.figures import Curve, Line, Scored, arranged, precision, selected_clean
 from tests.conftest import blobs
 
 
@@ -277,3 +277,11 @@ def test_the_title_says_how_many_seeds(tmp_path):
     known.append(Known(point, {0: tmp_path, 2: tmp_path}))
     assert over_seeds(known) == "mean and standard error over 2 seeds at most"
     assert over_seeds(known[2:]) == "mean and standard error over 2 seeds"
+
+
+def test_a_legend_names_only_what_is_drawn():
+    curves = {
+        "pair": [Curve("Criteria_OL", [[60.0, 70.0]]), Curve("Criteria_PL", []), Curve("Criteria_ALL", [[60.0, 90.0]])]
+    }
+    svg = precision(curves, "title", 1, "paper")["svg"].decode()
+    assert "Criteria_OL" in svg and "Criteria_ALL" in svg and "Criteria_PL" not in svg

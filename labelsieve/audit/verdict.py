@@ -60,7 +60,9 @@ def reasons(
 def reason(label: str, suggested: str, confidence: float, other: float, issue: bool, share: float) -> str:
     if issue:
         common = f"; {percent(share)} of the labels {label} seem to be {suggested}" if share >= COMMON else ""
-        return f"The model says {suggested} ({percent(other)}) rather than {label} ({percent(confidence)}){common}"
+        if other <= confidence:
+            return f"The model is not sure of {label} ({percent(confidence)}), {suggested} has {percent(other)}{common}"
+        return f"The model holds {suggested} ({percent(other)}) likelier than {label} ({percent(confidence)}){common}"
     if other > confidence:
         return f"The model leans to {suggested} ({percent(other)}), too little to doubt {label} ({percent(confidence)})"
     return f"The model agrees with {label} ({percent(confidence)})"

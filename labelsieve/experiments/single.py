@@ -155,7 +155,7 @@ def train_auto(asked: Experiment, path: Path, method: str | None) -> None:
     probe = path / PROBE
     if not (probe / "done").exists():
         print(f"first a probe of {probe_of(asked).epochs} epochs finds out how many labels are wrong", flush=True)
-    train_quietly(probe_of(asked), probe)
+    trained(probe_of(asked), probe)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
     chosen = choice(asked, held_out_noise(probe), insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
@@ -188,11 +188,10 @@ def after(path: Path) -> list[str]:
     return [*lines, f"look at them: labelsieve report {quoted}; go through them: labelsieve review {quoted}"]
 
 
-def train_quietly(experiment: Experiment, path: Path) -> bool:
-    """Train in this folder; False if that was done already."""
-    torch.set_num_threads(experiment.threads)
+def trained(experiment: Experiment, path: Path, prepared: Prepared | None = None, chosen: Row | None = None) -> bool:
+    """Train in this folder, with the progress shown; False if that was done already."""
     with watching(experiment.epochs) as watcher:
-        return run(experiment, path, watcher)
+        return run(experiment, path, watcher, prepared, chosen=chosen)
 
 
 def train(experiment: Experiment, path: Path, chosen: Row | None = None) -> None:
@@ -200,8 +199,7 @@ def train(experiment: Experiment, path: Path, chosen: Row | None = None) -> None
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     print("\n".join(understood(experiment, prepared)), flush=True)
-    with watching(experiment.epochs) as watcher:
-        ran = run(experiment, path, watcher, prepared, chosen=chosen)
+    ran = trained(experiment, path, prepared, chosen)
     done = read_run(path)
     print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
     if "last" in done.end:

@@ -63,6 +63,10 @@ class Line:
     marks: Mapping[float, Sequence[float]]  # x -> percent, one per seed
     paper: Mapping[float, Published] = field(default_factory=dict)
 
+    @property
+    def drawn(self) -> bool:
+        return bool(self.marks or self.paper)
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -71,6 +75,10 @@ class Curve:
     name: str
     runs: Sequence[Sequence[float]]  # percent, one list per seed
     paper: float | None = None  # where it ends, approximately
+
+    @property
+    def drawn(self) -> bool:
+        return bool(self.runs)
 
 
 @dataclass(frozen=True)
@@ -96,9 +104,7 @@ def errors(panels: Mapping[str, Sequence[Line]], title: str, xlabel: str, of_pap
         axis.set(title=name, xlabel=xlabel)
         axis.set_xticks(ticks)
     axes.flat[0].set_ylabel("best test error, %")
-    every = [line for lines in panels.values() for line in lines]
-    names = list(dict.fromkeys(line.name for line in every))
-    legend(figure, names, of_paper if any(line.paper for line in every) else "")
+    legend(figure, panels, of_paper)
     return figure
 
 
@@ -113,9 +119,7 @@ def precision(panels: Mapping[str, Sequence[Curve]], title: str, warmup: int, of
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set(title=name, xlabel=f"epoch (grey line: selecting begins after {warmup})")
     axes.flat[0].set_ylabel("right labels among the selected, %")
-    every = [curve for curves in panels.values() for curve in curves]
-    names = list(dict.fromkeys(curve.name for curve in every))
-    legend(figure, names, of_paper if any(curve.paper for curve in every) else "")
+    legend(figure, panels, of_paper)
     return figure
 
 
@@ -176,11 +180,15 @@ def canvas(
     return figure, figure.subplots(rows, columns, squeeze=False, **sharing)
 
 
-def legend(figure: "Figure", names: Sequence[str], of_paper: str) -> None:
-    """Below the panels: the lines, and what hollow marks are."""
-    entries = [(style, name) for name, style in zip(names, STYLES, strict=False)]
+def legend(figure: "Figure", panels: Mapping[str, Sequence[Line] | Sequence[Curve]], of_paper: str) -> None:
+    """Below the panels: what is drawn in them, and what hollow marks are."""
+    every = [each for series in panels.values() for each in series]
+    styles = dict(zip(dict.fromkeys(each.name for each in every), STYLES, strict=False))
+    there = {each.name for each in every if each.drawn}
+    entries = [(style, name) for name, style in styles.items() if name in there]
     hollow = {"color": "0.4", "marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
-    legend_of(figure, [*entries, (hollow, of_paper)] if of_paper else entries)
+    printed = any(each.paper for each in every if each.drawn)
+    legend_of(figure, [*entries, (hollow, of_paper)] if printed else entries)
 
 
 def legend_of(figure: "Figure", entries: Sequence[tuple[Mapping[str, Any], str]]) -> None:

@@ -72,7 +72,7 @@ def test_guesses_become_a_table_again():
     assert np.allclose(dense(guesses_of(np.zeros(5, int), few)), few, atol=1e-6)
 
 
-@pytest.mark.parametrize(("epochs", "warmup"), [(20, 10), (100, 25), (30, 7), (3, 1)])
+@pytest.mark.parametrize(("epochs", "warmup"), [(20, 10), (100, 25), (30, 7), (3, 1), (28, 14), (50, 19)])
 def test_until_the_end_of_the_warm_up_the_probe_is_the_training(epochs, warmup):
     asked = Experiment(epochs=epochs, warmup=warmup, valid=0.1)
     probe = probe_of(asked)

@@ -122,6 +122,8 @@ def test_a_floor_keeps_the_best_of_every_label():
     rank = with_floor(ranks(scores), labels, torch.tensor([3, 10]))
     assert within_share(rank, 10, torch.tensor([6, 10])).tolist() == [[True] * 5 + [False, True] + [False] * 3]
     assert torch.equal(with_floor(ranks(scores), labels, torch.tensor([0, 1])), ranks(scores))
+    half = within_share(with_floor(ranks(scores), labels, torch.tensor([1, 2])), 10, torch.tensor([6, 10]))
+    assert half[0, 6:].tolist() == [True, True, False, False]  # exactly two of four
 
 
 class Given(Criterion):

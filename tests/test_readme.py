@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from labelsieve.experiments.matching import identity, known_runs
+from labelsieve.experiments.paper import experiment
 from labelsieve.methods import METHODS, options_of, summary
 from labelsieve.report.comparison import comparison, markdown, mean_and_error, paired_differences, shown
 from labelsieve.report.records import by_method, read_run
@@ -69,10 +71,14 @@ def test_the_speeds_come_from_the_records():
 
 
 def test_the_accuracy_on_cifar_comes_from_the_records():
-    runs = [read_run(path.parent) for path in (ROOT / "results" / "cifar10").glob("*/done")]
-    pair = by_method(run for run in runs if run.spec["noise"] == "pair" and run.spec["rate"] == 0.4)
+    known = known_runs(ROOT / "results" / "cifar10")
+    wanted = [
+        experiment("cifar10", method, "pair", 0.4, seed)
+        for method in ("default", "mentornet-prop")
+        for seed in range(3)
+    ]
+    pair = by_method(read_run(known[identity(one.as_dict())]) for one in wanted)
     best = {method: mean_and_error([run.end["best"] for run in pair[method]])[0] for method in pair}
-    assert len(pair["mentornet-prop"]) == len(pair["default"]) == 3
     assert f"mentornet-prop reached {best['mentornet-prop']:.2f}% at best" in README
     assert f"default {best['default']:.2f}% (18.4%)" in README
     clean = [f"{100 * run.epochs[-1]['precision']:.1f}" for run in pair["mentornet-prop"]]

@@ -290,13 +290,13 @@ def test_an_unfinished_run_is_shown_as_such(tmp_path):
     run = make_run(tmp_path / "run", done=False)
     with (run / "record.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"event": "epo')  # cut in the middle of a line
-    text = said(written(run))
-    assert "This run is unfinished" in text and "6 of 12 epochs are done" in text
+    text = said(page([Told("run", read_progress(run)), Told("done", read_run(make_run(tmp_path / "done")))]))
+    assert "The run is unfinished: 6 of 12 epochs are done." in text
     assert "labelsieve predict" not in text
 
 
 def test_a_run_that_was_cut_before_its_first_epoch(tmp_path):
-    text = written(make_run(tmp_path / "run", epochs=1, done=False, warmup=0))
+    text = page([Told("run", read_progress(make_run(tmp_path / "run", epochs=1, done=False, warmup=0)))])
     assert "0 of 1 epochs are done" in text and "<svg" not in text
 
 

@@ -25,6 +25,7 @@ from labelsieve.experiments.samples import HELD_OUT, TESTED
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.show import Views, views_of, views_of_text
 from labelsieve.experiments.spec import Experiment, restored, with_defaults
+from labelsieve.experiments.unfinished import refuse_unfinished
 from labelsieve.files import disk_error, write_atomically
 from labelsieve.predict import load
 from labelsieve.report.records import Run, read_run, read_samples
@@ -62,6 +63,7 @@ def audit_run(
     path: Path, out: Path | None, data: str | None, labels: str | None, export: Sequence[str], model: str | None
 ) -> None:
     """The audit of a finished run."""
+    refuse_unfinished(path)
     done = read_run(path)
     gathered, experiment = data_of(path, done, data, labels)
     samples = read_samples(path)

@@ -107,8 +107,6 @@ def opening(told: Told, runs: int) -> str:
         return words.lead(told.findings)
     if runs > 1:
         return f"{runs} runs side by side. None of them was audited, so nothing is said here about single labels."
-    if not told.run.end:
-        return "This run is unfinished, so there is no delivered model and no audit of its labels yet."
     return "No audit was made of this run, so nothing is said here about single labels."
 
 

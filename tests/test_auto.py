@@ -201,7 +201,15 @@ def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys):
     assert list(summary["noise_rate"].values()) == pytest.approx(
         list(cautious(held_out_noise(auto_run).rate)), abs=1e-5
     )
-    assert "% of the 1,200 labels look wrong" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "% of the 1,200 labels look wrong" in said
+    expected = sum(row["estimate"] * row["samples"] for row in summary["per_class"]) / 1200
+    assert expected == pytest.approx(summary["noise_rate"]["estimate"], abs=1e-5)  # the classes tell the same story
+    off_diagonal = 1 - np.diagonal(summary["noise_matrix"])
+    assert off_diagonal == pytest.approx([row["estimate"] for row in summary["per_class"]], abs=0.02)
+    assert (
+        "come from the 240 samples that the model did not learn from" in summary["basis"] and summary["basis"] in said
+    )
 
 
 def test_settings_suit_the_small_network_where_nobody_names_them():

@@ -93,6 +93,7 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
         "noise_matrix": findings.noise.matrix.round(6).tolist() if small else None,
         "penalty": penalty.astype(float).round(6).tolist() if penalty is not None and small else None,
         "verdict": findings.verdict,
+        "basis": findings.basis,
         "made": dict(made),
     }
 

@@ -82,7 +82,7 @@ class RunFolder:
                 raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")
 
     def claim(self, experiment: Experiment, fingerprint: str, versions: dict[str, str], command: str = "") -> None:
-        """Write the specification, or make sure that the one here is the same; `command`: what was typed to begin it."""
+        """Write the specification, or make sure that the one here is the same; `command`: what was typed."""
         path = self.path / "spec.json"
         spec = {"experiment": experiment.as_dict(), "data": fingerprint}
         if not path.exists():

@@ -40,8 +40,8 @@ def bars(findings: Findings) -> list[tuple[ClassNoise, Markup]]:
 def tables(run: Run, findings: Findings | None) -> list[Table]:
     """Where the wrong labels come from: as estimated, the truth where it is known, and as learnt."""
     every: list[tuple[str, str, str, Array | None]] = [
-        ("noise", "What the labels really are, as estimated", ESTIMATED, findings.noise_matrix if findings else None),
-        ("truth", "What the labels really are, in truth", TRUE if findings else TRUE_ALONE, truth(run)),
+        ("noise", "What the labels seem to be", ESTIMATED, findings.noise_matrix if findings else None),
+        ("truth", "What the labels really are", TRUE if findings else TRUE_ALONE, truth(run)),
         ("penalty", "Where wrong labels come from, as learnt", LEARNT, penalty(run, findings)),
     ]
     known = findings.classes if findings else run.classes

@@ -398,7 +398,7 @@ def test_a_run_is_audited(trained, capsys):
     assert said.startswith(found["verdict"]) and found["made"]["method"] == "mentornet-prop"
     gallery = [json.loads(line) for line in (out / "gallery.jsonl").read_text().splitlines()]
     assert [line["index"] for line in gallery] == [int(row["index"]) for row in rows[: len(gallery)]]
-    assert len(gallery) == max(200, issues.sum())
+    assert len(gallery) == issues.sum() + 200 and all(line["is_label_issue"] for line in gallery[: issues.sum()])
     assert all((out / line["image"]).is_file() for line in gallery)
     fixed = read_labels(out / "corrected.csv", found["classes"], 600)
     assert (fixed.numpy() == clean).mean() > 0.95 > (given_labels == clean).mean()

@@ -41,9 +41,10 @@ from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.experiments.unfinished import PROBE, refuse_unfinished
+from labelsieve.experiments.watch import epochs_of
 from labelsieve.models import suitable
 from labelsieve.predict import Predictor, load
-from labelsieve.progress import duration, watching
+from labelsieve.progress import Plan, duration, watching
 from labelsieve.report.records import read_run
 from labelsieve.train.learner import Learner
 from labelsieve.train.record import Row
@@ -156,7 +157,8 @@ def train_auto(asked: Experiment, path: Path, method: str | None, command: str =
     probe = path / PROBE
     if not (probe / "done").exists():
         print(f"first a probe of {probe_of(asked).epochs} epochs finds out how many labels are wrong", flush=True)
-    trained(probe_of(asked), probe, command=command)
+    plan = Plan(probe_of(asked).epochs, part="probe", later=epochs_of(asked))
+    trained(probe_of(asked), probe, plan, command=command)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
     chosen = choice(asked, held_out_noise(probe), insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
@@ -192,12 +194,13 @@ def after(path: Path) -> list[str]:
 def trained(
     experiment: Experiment,
     path: Path,
+    plan: Plan,
     prepared: Prepared | None = None,
     chosen: Row | None = None,
     command: str = "",
 ) -> bool:
     """Train in this folder, with the progress shown; False if that was done already."""
-    with watching(experiment.epochs) as watcher:
+    with watching(plan) as watcher:
         return run(experiment, path, watcher, prepared, chosen=chosen, command=command)
 
 
@@ -206,7 +209,9 @@ def train(experiment: Experiment, path: Path, chosen: Row | None = None, command
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     print("\n".join(understood(experiment, prepared)), flush=True)
-    ran = trained(experiment, path, prepared, chosen, command)
+    probed = probe_of(experiment).epochs if chosen else 0
+    plan = Plan(experiment.epochs, prepared.method.rounds, earlier=probed)
+    ran = trained(experiment, path, plan, prepared, chosen, command)
     done = read_run(path)
     print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
     if "last" in done.end:

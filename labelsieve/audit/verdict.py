@@ -8,14 +8,14 @@ import numpy as np
 from labelsieve.audit.estimate import Interval, Noise
 
 Array = np.ndarray[Any, Any]
-CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing should be done
+CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing needs to be done
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
 
 
 def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str], plain: bool = False) -> str:
     """How much looks wrong and what to do, in one or two sentences; `plain`: for a network that believes all labels."""
     rate = noise.rate
-    if rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW:
+    if looks_clean(rate):
         if plain:
             return (
                 "The labels look clean to this model, but it was trained to believe them all and may have learnt wrong "
@@ -28,6 +28,11 @@ def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str], pla
         )
     found = f"{'At least' if plain else 'About'} {percent(rate.estimate)} of the {samples:,} labels look wrong"
     return f"{found} ({span(rate)}); {issues:,} are more likely wrong than right. {dominance(noise, classes)}"
+
+
+def looks_clean(rate: Interval) -> bool:
+    """Whether so few labels seem wrong that nothing needs to be done."""
+    return rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW
 
 
 def basis(rate: Interval, held_out: int) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from labelsieve import noise as label_noise
+from labelsieve.audit.verdict import looks_clean
 from labelsieve.data import DATASETS, Labelled, Reading, Trainable, load_data
 from labelsieve.data.arrays import load_npy, load_npz, npz_keys, write_labels
 from labelsieve.data.decode import Frame
@@ -24,7 +25,6 @@ from labelsieve.data.unlabelled import read_images, read_rows
 from labelsieve.devices import best_device, best_precision, device_name, usable_device
 from labelsieve.errors import InputError
 from labelsieve.experiments.auto import (
-    CLEAN,
     cautious,
     choice,
     held_out_noise,
@@ -179,7 +179,7 @@ def after(path: Path) -> list[str]:
     rate, done = cautious(held_out_noise(path).rate), read_run(path)
     share, span = spoken(rate.estimate), f"({spoken(rate.low)} to {spoken(rate.high)})"
     lines = [f"about {share} of the labels look wrong {span}"]
-    if rate.estimate < CLEAN:
+    if looks_clean(rate):  # the audit says the same
         lines = [f"the labels look clean: {share} seem wrong {span}, nothing needs to be done"]
     hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
     if hungry:

@@ -7,10 +7,11 @@ import io
 import json
 import os
 import re
+import shlex
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
@@ -150,6 +151,7 @@ def train(
     """
     from labelsieve.experiments import single
 
+    typed = retyped("train", data, locals())
     experiment, unknown = single.from_options(
         data,
         method=method,
@@ -194,9 +196,9 @@ def train(
     if dry_run:
         print(single.forecast(experiment, path, unknown))
     elif unknown:
-        single.train_auto(experiment, path, method)
+        single.train_auto(experiment, path, method, typed)
     else:
-        single.train(experiment, path)
+        single.train(experiment, path, command=typed)
 
 
 def compare(
@@ -577,6 +579,9 @@ def review(
         port: Where the page is served, on this machine only. Default: a free port.
         browser: Open the page in the browser.
     """
+    from labelsieve.experiments.unfinished import refuse_unfinished
+
+    refuse_unfinished(run)
     if export:
         from labelsieve.review.export import export as write
 
@@ -625,6 +630,18 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "bench": bench,
 }
+
+
+def retyped(command: str, first: str, values: Mapping[str, Any]) -> str:
+    """A command line with these values, as a person would type it again; what is as usual is left out."""
+    words = ["labelsieve", command, first]
+    for name, parameter in inspect.signature(COMMANDS[command]).parameters.items():
+        value, option = values[name], f"--{name.replace('_', '-')}"
+        if parameter.kind is not parameter.KEYWORD_ONLY or value == parameter.default or name == "dry_run":
+            continue
+        every = value if isinstance(value, tuple) else (value,)
+        words += [option] if value is True else [word for one in every for word in (option, str(one))]
+    return shlex.join(words)
 
 
 def method_options(lam: float | None, assignments: Sequence[str]) -> tuple[tuple[str, Any], ...]:

@@ -67,8 +67,10 @@ def make_audit(
     ids: Sequence[str] = (),
     why: str = "The model is sure of another class, and this mistake is common.",
     clean: bool = False,
+    marked: int | None = None,
 ) -> Path:
-    """The audit of a run; its samples are noise, lines of text or rows of numbers."""
+    """The audit of a run; its samples are noise, lines of text or rows of numbers, `marked` of them suspects."""
+    marked = 0 if clean else shown if marked is None else marked
     draw = random.Random(0)
     folder = run / "audit"
     (folder / "thumbs").mkdir(parents=True)
@@ -77,7 +79,7 @@ def make_audit(
     matrix = np.eye(size) * (1 - np.array(wrong)) + np.roll(np.eye(size), 1, 0) * np.array(wrong)[:, None]
     summary = {
         "samples": 6000,
-        "issues": 0 if clean else 2210,
+        "issues": 0 if clean else 2210 if marked == shown else marked,
         "classes": list(classes),
         "noise_rate": {"estimate": 0.0, "low": 0.0, "high": 0.01}
         if clean
@@ -106,7 +108,7 @@ def make_audit(
         given = classes[(k * k) % size]
         line: dict[str, Any] = {"index": k, "id": ids[k % len(ids)] if ids else f"{given}/{k:04}.png", "why": why}
         line |= {"given_label": given, "suggested_label": classes[(k * k - 1) % size]}
-        line |= {"label_quality": (k + 1) / 500, "is_label_issue": not clean, **looks(folder, kind, k, draw)}
+        line |= {"label_quality": (k + 1) / 500, "is_label_issue": k < marked, **looks(folder, kind, k, draw)}
         lines.append(json.dumps(line) + "\n")
     (folder / "gallery.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder

@@ -12,10 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.audit.estimate import Interval
+from labelsieve.audit.estimate import Interval, Noise
 from labelsieve.audit.guesses import guesses_of
 from labelsieve.audit.unseen import Unseen, dense, tempered, unseen_noise
+from labelsieve.audit.verdict import verdict
 from labelsieve.cli import execute
+from labelsieve.experiments import single
 from labelsieve.experiments.auto import cautious, choice, held_out_noise, probe_of, share_held_out, starved, suited
 from labelsieve.experiments.prepare import prepare, training_of
 from labelsieve.experiments.spec import Experiment
@@ -201,7 +203,23 @@ def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys):
     assert list(summary["noise_rate"].values()) == pytest.approx(
         list(cautious(held_out_noise(auto_run).rate)), abs=1e-5
     )
-    assert "% of the 1,200 labels look wrong" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "% of the 1,200 labels look wrong" in said
+    expected = sum(row["estimate"] * row["samples"] for row in summary["per_class"]) / 1200
+    assert expected == pytest.approx(summary["noise_rate"]["estimate"], abs=1e-5)  # the classes tell the same story
+    off_diagonal = 1 - np.diagonal(summary["noise_matrix"])
+    assert off_diagonal == pytest.approx([row["estimate"] for row in summary["per_class"]], abs=0.02)
+    assert (
+        "come from the 240 samples that the model did not learn from" in summary["basis"] and summary["basis"] in said
+    )
+
+
+@pytest.mark.parametrize(("rate", "clean"), [((0.05, 0.01, 0.08), True), ((0.05, 0.03, 0.08), False)])
+def test_training_and_audit_call_the_same_labels_clean(auto_run, monkeypatch, rate, clean):
+    monkeypatch.setattr(single, "held_out_noise", lambda _: Unseen(Interval(*rate), 0.0, np.eye(4), 1.0))
+    assert single.after(auto_run)[0].startswith("the labels look clean") is clean
+    said = verdict(Noise(cautious(Interval(*rate)), [], np.eye(4)), 3, 1200, list("abcd"))
+    assert said.startswith("The labels look clean") is clean
 
 
 def test_settings_suit_the_small_network_where_nobody_names_them():

@@ -156,11 +156,11 @@ sys.stdout.buffer.write(page([Told(str(run), read_run(run), read_findings(run, 2
 
 
 def test_first_screen_says_what_was_found_and_what_to_do(photos_page):
-    first = said(photos_page.read_text(encoding="utf-8")).split("Most suspicious images")[0]
+    first = said(photos_page.read_text(encoding="utf-8")).split("Suspect images")[0]
     assert "About 38% (35 to 40%) of the 6,000 labels look wrong, mostly between neighbouring classes." in first
-    assert "2,210 labels are marked as probably wrong; the 200 most suspicious are shown below." in first
+    assert "2,210 suspects, labels that are more likely wrong than right, the 200 most suspicious below." in first
     # by hand: class 8 has the highest share, 0.55 of 600 labels, all of them from the class before it
-    assert "Most often “Bag” is really “Sneaker”: about 330 of 600 such labels." in first
+    assert "About 330 of the 600 labelled “Bag” seem to be “Sneaker”." in first
     assert "The delivered model is wrong on 16.2% of the test images." in first
     assert "labelsieve review " in first and "labelsieve train photos --labels " in first
 
@@ -290,13 +290,13 @@ def test_an_unfinished_run_is_shown_as_such(tmp_path):
     run = make_run(tmp_path / "run", done=False)
     with (run / "record.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"event": "epo')  # cut in the middle of a line
-    text = said(written(run))
-    assert "This run is unfinished" in text and "6 of 12 epochs are done" in text
+    text = said(page([Told("run", read_progress(run)), Told("done", read_run(make_run(tmp_path / "done")))]))
+    assert "The run is unfinished: 6 of 12 epochs are done." in text
     assert "labelsieve predict" not in text
 
 
 def test_a_run_that_was_cut_before_its_first_epoch(tmp_path):
-    text = written(make_run(tmp_path / "run", epochs=1, done=False, warmup=0))
+    text = page([Told("run", read_progress(make_run(tmp_path / "run", epochs=1, done=False, warmup=0)))])
     assert "0 of 1 epochs are done" in text and "<svg" not in text
 
 
@@ -457,16 +457,16 @@ def eventually(holds, seconds=10.0):
 def test_filters_narrow_the_gallery(browser, photos_page):
     with Visit(browser, photos_page) as visit:
         page = visit.page
-        assert visit.count() == 200 and page.inner_text("#count") == "200 of 200 shown"
+        assert visit.count() == 200 and page.inner_text("#count") == "200 of 200 suspects shown"
         loaded = "[...document.images].slice(0, 5).every(i => i.complete && i.naturalWidth === 96)"
         eventually(lambda: page.evaluate(loaded))
         page.select_option("[name=given]", "=Trouser")
         given = visit.count()  # k² ≡ 1 (mod 10) for k = 1 and 9 of every ten
-        assert given == 40 and page.inner_text("#count") == "40 of 200 shown"
+        assert given == 40 and page.inner_text("#count") == "40 of 200 suspects shown"
         page.select_option("[name=suggested]", "=Bag")
         assert visit.count() == 0
         page.click("[type=reset]")
-        eventually(lambda: page.inner_text("#count") == "200 of 200 shown")
+        eventually(lambda: page.inner_text("#count") == "200 of 200 suspects shown")
         page.fill("[name=quality]", "9")  # the tenth lowest quality
         assert visit.count() == 10 and page.inner_text("output") == "0.020"
 
@@ -560,6 +560,53 @@ def test_hostile_strings_do_nothing_in_a_browser(browser, tmp_path):
                     assert visit.count() >= 1
             shown = visit.page.evaluate("document.body.textContent")
             assert all(name[:70] in shown for name in HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def padded_page(tmp_path_factory) -> Path:
+    """30 suspects, and 20 samples that are not marked."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "padded")
+    make_audit(run, shown=50, marked=30)
+    return report([run], None, 200)
+
+
+def test_what_is_not_marked_is_named_so_and_lies_behind_the_suspects(browser, padded_page, tmp_path):
+    assert "30 suspects, labels that are more likely wrong than right, all of them below." in padded_page.read_text()
+    with Visit(browser, padded_page) as visit:
+        page, beyond = visit.page, visit.page.locator("#beyond li")
+        assert visit.count() == 30 and page.inner_text("#count") == "30 of 30 suspects shown"
+        assert page.inner_text("output") == "0.060"  # of the thirtieth: the threshold begins at the last suspect
+        assert page.inner_text("#beyond summary").startswith("The next 20 most suspicious, which are not marked")
+        assert beyond.count() == 20 and not beyond.first.is_visible()
+        page.click("#beyond summary")
+        assert beyond.first.is_visible() and all("not marked" in text for text in beyond.all_inner_texts())
+        page.select_option("[name=given]", "=Trouser")
+        assert visit.count() == 6 and sum(card.is_visible() for card in beyond.all()) == 4
+        page.click("[type=reset]")
+        eventually(lambda: page.inner_text("#count") == "30 of 30 suspects shown" and beyond.last.is_visible())
+    clean = make_run(tmp_path / "clean")
+    make_audit(clean, shown=12, clean=True)
+    with Visit(browser, report([clean], None, 200)) as visit:
+        assert visit.count() == 0 and "There are none." in visit.page.inner_text("main")
+        assert visit.page.inner_text("#beyond summary").startswith("The 12 most suspicious, which are not marked")
+        assert not visit.page.locator("#filters").is_visible()
+
+
+def test_the_page_says_what_its_shares_rest_on(tmp_path):
+    run = make_run(tmp_path / "run")
+    summary = make_audit(run, shown=3) / "summary.json"
+    assert "come from the" not in written(run)
+    basis = "The 38% come from the 300 samples that the model did not learn from."
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "basis": basis}))
+    assert f"Over all classes 38% (35 to 40%). {basis} The thin line" in said(written(run))
+
+
+def test_a_rate_that_a_probe_found_is_called_an_estimate(tmp_path):
+    run = make_run(tmp_path / "run")
+    assert "(method mentornet-prop, 12 epochs), told that 40% of the labels are wrong." in said(written(run))
+    record = run / "record.jsonl"
+    record.write_text(record.read_text().replace('"event": "start"', '"event": "start", "chosen": {}'))
+    assert "12 epochs), on a first and rougher estimate that 40% of the labels are wrong." in said(written(run))
 
 
 def test_without_scripts_everything_is_shown(browser, photos_page):

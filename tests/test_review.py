@@ -34,14 +34,14 @@ CLASSES = ["cat", "dog", "eel"]
 HEADER = ["index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue", "why"]
 
 
-def audited(run: Path, count=40, shown=35, classes=CLASSES, names=None, **content) -> Path:
+def audited(run: Path, count=40, shown=35, classes=CLASSES, names=None, marked=40, **content) -> Path:
     """A run folder as `labelsieve audit` leaves it; the worst sample is the last one of the data."""
     (run / "audit" / "thumbs").mkdir(parents=True)
     rows = []
     for place, index in enumerate(reversed(range(count))):
         name = names[index] if names else f"{classes[index % len(classes)]}/{index}.png"
         labels = {"given_label": classes[index % len(classes)], "suggested_label": classes[(index + 1) % len(classes)]}
-        row = {"index": index, "id": name, **labels, "label_quality": place / count, "is_label_issue": place < 10}
+        row = {"index": index, "id": name, **labels, "label_quality": place / count, "is_label_issue": place < marked}
         rows.append({**row, "why": "It looks like another class."})
     with (run / "audit" / "labels.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, HEADER)
@@ -498,17 +498,18 @@ def test_a_server_that_is_killed_at_any_moment_has_saved_all_that_it_answered(tm
 
 
 def test_ctrl_c_says_what_is_saved_where_and_what_to_do_next(run, serve):
-    (run / "spec.json").write_text(json.dumps({"experiment": {"data": "my photos"}}))
+    (run / "spec.json").write_text(json.dumps({"experiment": {"data": "my photos", "skip_bad": True}}))
+    (run / "done").touch()
     server = serve(run)
     client = Client(server.url)
     assert client.decide({**KEEP, "decision": "accept"})[0] == client.decide({**KEEP, "index": 38})[0] == 200
     server.send_signal(signal.SIGINT)
     said, _ = server.communicate(timeout=20)
     assert server.returncode == 0
-    assert f"saved in {run / 'review' / 'decisions.jsonl'}: 2 decided, 1 of them changed" in said
+    assert f"saved in {run / 'review' / 'decisions.jsonl'}: 2 decided, 1 of them changed; 33 suspects left" in said
     reviewed = run / "review" / "reviewed.csv"
     assert f"labelsieve review {run} --export {reviewed}" in said
-    assert f"labelsieve train 'my photos' --labels {reviewed} --noise-rate" in said
+    assert f"labelsieve train 'my photos' --skip-bad --labels {reviewed}\n" in said
 
 
 def test_a_port_in_use_is_said(run, serve, capsys):
@@ -576,12 +577,12 @@ def test_thirty_decisions_by_keyboard_survive_a_kill_and_are_exported(run, serve
             page.keyboard.press("Enter")
         until(page, f"suspects[now].index !== {index}")
         expected[index] = kind
-    assert page.text_content("#progress") == "30 decided, 15 of them changed · 5 left"
+    assert page.text_content("#progress") == "30 of 35 suspects decided · 15 changed"
     server.kill()  # -9
     server.wait()
     assert {line["index"]: line["decision"] for line in lines_of(run)} == expected
     again = page_of(serve(run).url)
-    assert shown(again) == 9 and again.text_content("#progress") == "30 decided, 15 of them changed · 5 left"
+    assert shown(again) == 9 and again.text_content("#progress") == "30 of 35 suspects decided · 15 changed"
     again.click("#export")
     again.wait_for_selector("#notice:not([hidden])")
     assert "40 labels, 15 of them changed; 30 samples are decided" in again.text_content("#notice")
@@ -590,7 +591,8 @@ def test_thirty_decisions_by_keyboard_survive_a_kill_and_are_exported(run, serve
     assert labels_in(run / "review" / "reviewed.csv") == wanted
     for _ in range(5):
         press(again, "k")
-    assert "All samples are decided" in again.text_content("#none") and len(lines_of(run)) == 35
+    assert "Done: all 35 suspects are decided." in again.text_content("#none") and len(lines_of(run)) == 35
+    assert not again.is_visible("#beyond")  # nothing comes after them
     press(again, "z")
     assert shown(again) == 5 and lines_of(run)[-1]["decision"] == "undo"
     assert [heard for heard in again.heard if "ERR_CONNECTION" not in heard] == []  # the killed server's page asks on
@@ -662,6 +664,49 @@ def test_going_back_undoing_and_filtering(run, serve, page_of):
     assert page.heard == []
 
 
+def test_done_is_when_the_suspects_are_done_and_then_one_may_go_on(tmp_path, serve, page_of):
+    run = audited(tmp_path / "run", marked=3)
+    server = serve(run)
+    page = page_of(server.url)
+    assert page.text_content("#progress") == "0 of 3 suspects decided · 0 changed"
+    assert "1 of 3 suspects" in page.text_content("#place")
+    for _ in range(4):
+        press(page, "ArrowRight")  # not beyond the suspects
+    assert shown(page) == 37 and page.locator("#strip button").count() == 0
+    assert page.text_content("#filter option:nth-child(2)") == "cat (1)"
+    for key in "kak":
+        press(page, key)
+    assert shown(page) == -1 and page.text_content("#progress") == "3 of 3 suspects decided · 1 changed"
+    assert page.evaluate("document.getElementById('bar').value") == 1
+    assert "Done: all 3 suspects are decided. Export labels" in page.text_content("#none")
+    assert page.text_content("#beyond") == "Go on with the next 32 most suspicious, which are probably right"
+    page.keyboard.press("Enter")  # the offer has the focus
+    assert shown(page) == 36 and "1 of 32 after the suspects · not marked, probably right" in page.text_content(
+        "#place"
+    )
+    press(page, "a")
+    assert page.text_content("#progress") == "3 of 3 suspects decided · 1 of the next 32 · 2 changed"
+    assert page.text_content("#filter option:nth-child(2)") == "cat (12)"
+    page.reload()  # this tab goes on where it was
+    until(page, "suspects.length > 0")
+    assert shown(page) == 35
+    again = page_of(server.url)  # another one is asked again
+    assert shown(again) == -1 and again.is_visible("#beyond")
+    assert again.text_content("#beyond").startswith("Go on with the next 31 most")
+    server.send_signal(signal.SIGINT)
+    assert "4 decided, 2 of them changed; 0 suspects left" in server.communicate(timeout=10)[0]
+
+
+def test_without_suspects_the_most_suspicious_can_be_looked_at_all_the_same(tmp_path, serve, page_of):
+    server = serve(audited(tmp_path / "run", marked=0))
+    page = page_of(server.url)
+    assert "There are no suspects" in page.text_content("#none")
+    assert page.text_content("#beyond") == "Look at the 35 most suspicious, which are probably right"
+    page.click("#beyond")
+    assert shown(page) == 39 and page.text_content("#progress").startswith("0 of 0 suspects decided · 0 of the next 35")
+    assert page.heard == []
+
+
 def test_two_tabs_see_each_other(run, serve, page_of):
     url = serve(run).url
     one, other = page_of(url), page_of(url)
@@ -696,7 +741,7 @@ def test_what_is_not_saved_is_not_shown_as_saved(run, page_of, monkeypatch):
             patch.setattr(log_module, "write_line", full)
             press(page, "k")
         assert "Not saved. The disk is full" in page.text_content("#problem")
-        assert shown(page) == 39 and page.text_content("#progress").startswith("0 decided")
+        assert shown(page) == 39 and page.text_content("#progress").startswith("0 of 35 suspects decided")
         with monkeypatch.context() as patch:
             patch.setattr(
                 log_module.os, "open", lambda *_: (_ for _ in ()).throw(OSError(errno.EROFS, "Read-only file system"))

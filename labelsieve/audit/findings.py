@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from labelsieve.audit.estimate import Noise, noise_of
+from labelsieve.audit.estimate import Interval, Noise, noise_of
 from labelsieve.audit.guesses import Guesses
 from labelsieve.audit.posterior import quality, settled_joint, suggestions
 from labelsieve.audit.quality import THRESHOLD
+from labelsieve.audit.reconcile import reconciled
 from labelsieve.audit.training import sharpened
-from labelsieve.audit.verdict import reasons, verdict
+from labelsieve.audit.verdict import basis, reasons, verdict
 
 Array = np.ndarray[Any, Any]
 
@@ -30,6 +31,7 @@ class Findings:
     why: Sequence[str]  # (n)
     noise: Noise
     plain: bool = False  # the network learnt from all labels alike, and so by heart
+    held_out: int = 0  # samples that the share of the whole rests on; 0: on all
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -42,6 +44,10 @@ class Findings:
     @property
     def verdict(self) -> str:
         return verdict(self.noise, int(self.issues.sum()), len(self), self.classes, self.plain)
+
+    @property
+    def basis(self) -> str:
+        return basis(self.noise.rate, self.held_out)
 
     @property
     def corrected(self) -> Array:
@@ -57,11 +63,14 @@ def findings_of(
     training: tuple[Array, Array] | None = None,
     remarks: Sequence[str] | None = None,
     plain: bool = False,
+    rate: Interval | None = None,
+    held_out: int = 0,
 ) -> Findings:
     """Look at every label.
 
     `training`: the mean margin (n) of each sample while training and how often it was seen. `remarks` (n): what else is
-    to be said of a sample, or nothing. `plain`: the network learnt from all labels alike.
+    to be said of a sample, or nothing. `plain`: the network learnt from all labels alike. `rate`: the share of wrong
+    labels, if it is better known from samples that were `held_out`; the shares of the classes are made to fit.
     """
     joint = settled_joint(guesses)
     good = quality(guesses, joint)
@@ -70,6 +79,8 @@ def findings_of(
     issues = good < THRESHOLD
     other = suggestions(guesses, joint)
     noise = noise_of(guesses)
+    if rate is not None:
+        noise = reconciled(noise, rate, np.bincount(guesses.labels, minlength=guesses.num_classes))
     held = np.where(guesses.likeliest == other[:, None], guesses.likelihood, 0).sum(1)  # how likely it is held
     doubted = issues | (held > guesses.confidence)
     count = len(guesses)
@@ -77,6 +88,5 @@ def findings_of(
         guesses.labels, other, guesses.confidence, held, issues, noise.matrix, classes, remarks or [""] * count
     )
     names = ids if ids is not None else [str(index) for index in range(count)]
-    return Findings(
-        classes, names, guesses.labels, np.where(doubted, other, guesses.labels), good, issues, why, noise, plain
-    )
+    suggested = np.where(doubted, other, guesses.labels)
+    return Findings(classes, names, guesses.labels, suggested, good, issues, why, noise, plain, held_out)

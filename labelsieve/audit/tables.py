@@ -16,7 +16,7 @@ from labelsieve.cells import guarded, printable
 Array = np.ndarray[Any, Any]
 COLUMNS = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue", "why")
 LARGEST_MATRIX = 1000  # classes
-SHOWN, FEWEST_SHOWN = 2000, 200  # samples in the gallery
+SHOWN, BEYOND = 2000, 200  # issues in the gallery at most, and samples after them
 
 
 def rows(findings: Findings, order: Iterable[int]) -> Iterable[dict[str, Any]]:
@@ -93,6 +93,7 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
         "noise_matrix": findings.noise.matrix.round(6).tolist() if small else None,
         "penalty": penalty.astype(float).round(6).tolist() if penalty is not None and small else None,
         "verdict": findings.verdict,
+        "basis": findings.basis,
         "made": dict(made),
     }
 
@@ -102,8 +103,9 @@ def as_dict(interval: Interval) -> dict[str, float]:
 
 
 def shown(findings: Findings) -> list[int]:
-    """The samples of the gallery: all issues up to 2,000, and at least 200 where there are as many."""
-    count = min(SHOWN, max(FEWEST_SHOWN, int(findings.issues.sum())))
+    """The samples of the gallery: all issues up to 2,000; if there are no more, the next 200 after them."""
+    issues = int(findings.issues.sum())
+    count = SHOWN if issues > SHOWN else issues + BEYOND
     return [int(index) for index in findings.order[:count]]
 
 

@@ -8,14 +8,14 @@ import numpy as np
 from labelsieve.audit.estimate import Interval, Noise
 
 Array = np.ndarray[Any, Any]
-CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing should be done
+CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing needs to be done
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
 
 
 def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str], plain: bool = False) -> str:
     """How much looks wrong and what to do, in one or two sentences; `plain`: for a network that believes all labels."""
     rate = noise.rate
-    if rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW:
+    if looks_clean(rate):
         if plain:
             return (
                 "The labels look clean to this model, but it was trained to believe them all and may have learnt wrong "
@@ -23,11 +23,26 @@ def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str], pla
             )
         look = f", though {issues:,} labels may be worth a look" if issues else ""
         return (
-            f"The labels look clean: at most {percent(rate.high)} seem wrong, no more than a model's own mistakes. "
-            f"Nothing should be done{look}."
+            f"The labels look clean: at most {percent(rate.high)} seem wrong, which may be the model's own mistakes. "
+            f"Nothing needs to be done{look}."
         )
     found = f"{'At least' if plain else 'About'} {percent(rate.estimate)} of the {samples:,} labels look wrong"
     return f"{found} ({span(rate)}); {issues:,} are more likely wrong than right. {dominance(noise, classes)}"
+
+
+def looks_clean(rate: Interval) -> bool:
+    """Whether so few labels seem wrong that nothing needs to be done."""
+    return rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW
+
+
+def basis(rate: Interval, held_out: int) -> str:
+    """What the shares rest on, where that of the whole and those of the classes come from different samples."""
+    if not held_out:
+        return ""
+    return (
+        f"The {percent(rate.estimate)} come from the {held_out:,} samples that the model did not learn from; the "
+        "shares of the classes come from all samples, and are scaled so that they add up to it."
+    )
 
 
 def dominance(noise: Noise, classes: Sequence[str]) -> str:
@@ -37,7 +52,8 @@ def dominance(noise: Noise, classes: Sequence[str]) -> str:
     row, column = divmod(int(wrong.argmax()), len(wrong))
     if wrong[row, column] < COMMON:
         return "No class stands out as the source of wrong labels."
-    return f"The most common: {percent(wrong[row, column])} of the labels {classes[row]} seem to be {classes[column]}."
+    share = percent(wrong[row, column])
+    return f"Most common: about {share} of those labelled {classes[row]} seem to be {classes[column]}."
 
 
 def reasons(
@@ -50,22 +66,29 @@ def reasons(
     classes: Sequence[str],
     remarks: Sequence[str],
 ) -> list[str]:
-    """Why a label is suspicious or not, one short sentence for each sample; `remarks` are added where there are any."""
+    """Why a label is suspicious or not, in short sentences for each sample; `remarks` follow where there are any."""
     return [
-        reason(classes[y], classes[s], float(p), float(o), bool(i), float(matrix[y, s])) + (f" ({r})." if r else ".")
+        f"{reason(classes[y], classes[s], float(p), float(o), bool(i), float(matrix[y, s]))} {r}".rstrip()
         for y, s, p, o, i, r in zip(labels, suggested, confidence, other, issues, remarks, strict=True)
     ]
 
 
 def reason(label: str, suggested: str, confidence: float, other: float, issue: bool, share: float) -> str:
-    if issue:
-        common = f"; {percent(share)} of the labels {label} seem to be {suggested}" if share >= COMMON else ""
-        if other <= confidence:
-            return f"The model is not sure of {label} ({percent(confidence)}), {suggested} has {percent(other)}{common}"
-        return f"The model holds {suggested} ({percent(other)}) likelier than {label} ({percent(confidence)}){common}"
+    """What speaks against a label, or for it; `share`: how many with this label seem to be the suggested class."""
+    common = f" A common mix-up: about {sure(share)} of those labelled {label}." if issue and share >= COMMON else ""
     if other > confidence:
-        return f"The model leans to {suggested} ({percent(other)}), too little to doubt {label} ({percent(confidence)})"
-    return f"The model agrees with {label} ({percent(confidence)})"
+        doubt = "" if issue else ", but all in all the label is more likely right"
+        return f"Looks more like {suggested} ({sure(other)}) than {label} ({sure(confidence)}){doubt}.{common}"
+    if issue:
+        return f"The model is only {sure(confidence)} sure of {label}; it may be {suggested} ({sure(other)}).{common}"
+    return f"The model agrees: {label} ({sure(confidence)})."
+
+
+def sure(share: float) -> str:
+    """A share on a card: whole numbers are enough, and nothing is wholly sure."""
+    if share < 0.01:
+        return "under 1%"
+    return "over 99%" if share > 0.99 else f"{100 * share:.0f}%"
 
 
 def percent(share: float) -> str:

@@ -25,6 +25,7 @@ from labelsieve.experiments.samples import HELD_OUT, TESTED
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.show import Views, views_of, views_of_text
 from labelsieve.experiments.spec import Experiment, restored, with_defaults
+from labelsieve.experiments.unfinished import refuse_unfinished
 from labelsieve.files import disk_error, write_atomically
 from labelsieve.predict import load
 from labelsieve.report.records import Run, read_run, read_samples
@@ -32,7 +33,9 @@ from labelsieve.report.records import Run, read_run, read_samples
 PLAIN = ("default", "active-bias")
 SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
 LISTED = 10  # suspects on the terminal
-REMARKS = {HELD_OUT: "held out while training", TESTED: "drawn for the test, not trained on"}
+UNSEEN = "The model did not learn from it."
+REMARKS = {HELD_OUT: UNSEEN, TESTED: UNSEEN}
+LEFT_OUT = "The model mostly set it aside as doubtful."
 
 
 def audit_options(
@@ -62,6 +65,7 @@ def audit_run(
     path: Path, out: Path | None, data: str | None, labels: str | None, export: Sequence[str], model: str | None
 ) -> None:
     """The audit of a finished run."""
+    refuse_unfinished(path)
     done = read_run(path)
     gathered, experiment = data_of(path, done, data, labels)
     samples = read_samples(path)
@@ -74,6 +78,7 @@ def audit_run(
         guesses = guesses_from_run(samples, gathered.whole.num_classes)
         training, remarks = (samples["mean_margin"], samples["seen"]), remarks_of(samples)
     names = gathered.whole.names
+    seen = noise_among_held_out(samples or {}, gathered.whole.num_classes)  # what was not learnt from says more
     findings = findings_of(
         guesses,
         tuple(gathered.whole.classes),
@@ -81,10 +86,9 @@ def audit_run(
         training=training,
         remarks=remarks,
         plain=believes_all(experiment),
+        rate=cautious(seen.rate) if seen else None,
+        held_out=int((samples["split"] == HELD_OUT).sum()) if samples and seen else 0,
     )
-    seen = noise_among_held_out(samples or {}, gathered.whole.num_classes)
-    if seen is not None:  # what was not learnt from says more about the whole
-        findings = replace(findings, noise=replace(findings.noise, rate=cautious(seen.rate)))
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)
@@ -129,7 +133,7 @@ def remarks_of(samples: Mapping[str, Array]) -> list[str]:
     """What the training has to say of a sample besides the model's guess."""
     left_out = (samples["seen"] > 0) & (samples["mean_selected"] < 0.5)
     return [
-        REMARKS.get(split) or ("training left it out" if out else "")
+        REMARKS.get(split) or (LEFT_OUT if out else "")
         for split, out in zip(samples["split"].tolist(), left_out.tolist(), strict=True)
     ]
 
@@ -255,6 +259,7 @@ def printed(findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequ
         lines.append(
             f"{name:{width}}  {row['samples']:7,}  {percent(share.estimate):>9}  {between:19}  {row['issues']:6,}"
         )
+    lines += ["", printable(findings.basis)] if findings.basis else []
     lines += ["", "the most suspicious:"]
     for row in rows(findings, findings.order[:LISTED].tolist()):
         lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))

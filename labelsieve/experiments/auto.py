@@ -23,7 +23,7 @@ from labelsieve.report.records import Array, read_run, read_samples
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
 SHARE = 0.4  # of the epochs that the probe selects in
 FLOOR = 0.5  # of what is kept, of every label
-CLEAN = 0.03  # a rate below which nothing should be done
+CLEAN = 0.03  # a rate below which nearly everything is learnt from
 CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
 SMALL: dict[str, Any] = {"epochs": 60, "lr": 0.02}  # for the small network on a person's own images
 WARMUP = 1 / 3  # of these epochs

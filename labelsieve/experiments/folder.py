@@ -11,11 +11,11 @@ from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.experiments.spec import BESIDE_THE_POINT, Experiment, with_defaults
+from labelsieve.experiments.unfinished import PROBE
 from labelsieve.files import disk_error, write_atomically
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.record import Record
 
-PROBE = "probe"  # the folder, in that of a run, of the training that found out what suits the data
 HERE = threading.Lock()
 ENTERED: set[Path] = set()  # file locks are between processes, this is between the threads of one
 
@@ -81,12 +81,13 @@ class RunFolder:
             if strangers:
                 raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")
 
-    def claim(self, experiment: Experiment, fingerprint: str, versions: dict[str, str]) -> None:
-        """Write the specification, or make sure that the one here is the same."""
+    def claim(self, experiment: Experiment, fingerprint: str, versions: dict[str, str], command: str = "") -> None:
+        """Write the specification, or make sure that the one here is the same; `command`: what was typed."""
         path = self.path / "spec.json"
         spec = {"experiment": experiment.as_dict(), "data": fingerprint}
         if not path.exists():
-            write_atomically(path, json.dumps({**spec, "versions": versions}, indent=1).encode())
+            typed = {"command": command} if command else {}
+            write_atomically(path, json.dumps({**spec, "versions": versions, **typed}, indent=1).encode())
             return
         for name, was, now in differences(read_json(path), spec):
             raise InputError(f"{self.path} is another run: its {name} is {was!r}, not {now!r}; name another --out")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labelsieve.errors import InputError
+from labelsieve.experiments.unfinished import refuse_unfinished
 from labelsieve.files import write_atomically
 from labelsieve.report.audited import read_findings
 from labelsieve.report.page import Told, page
@@ -14,9 +15,16 @@ from labelsieve.report.records import read_progress
 def report(
     paths: Sequence[Path], out: Path | None, gallery: int, audit: Callable[[Path], object] | None = None
 ) -> Path:
-    """Write the page; `audit` makes the audit of a finished run that has none, where it can."""
+    """Write the page; `audit` makes the audit of a finished run that has none, where it can.
+
+    Unfinished runs are shown as far as they came, beside at least one that is done.
+    """
     if gallery < 0:
         raise InputError(f"gallery must be at least 0, got {gallery}")
+    any_done = any((path / "done").exists() for path in paths)
+    for path in paths:
+        if not any_done or not (path / "spec.json").exists():
+            refuse_unfinished(path)
     runs = [read_progress(path) for path in paths]
     told: list[Told] = []
     for path, run in zip(paths, runs, strict=True):

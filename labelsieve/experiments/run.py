@@ -33,12 +33,13 @@ def run(
     prepared: Prepared | None = None,
     stop: StopFlag | None = None,
     chosen: Row | None = None,
+    command: str = "",
 ) -> bool:
     """Train it in this folder, from where it was cut; False if it was done already."""
     torch.set_num_threads(experiment.threads)
     prepared = prepared or prepare(experiment)
     with RunFolder(path) as folder:
-        folder.claim(experiment, prepared.fingerprint, versions())
+        folder.claim(experiment, prepared.fingerprint, versions(), command)
         if folder.done:
             folder.want_scores(experiment.scores, experiment.epochs)
             return False

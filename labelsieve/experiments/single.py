@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from labelsieve import noise as label_noise
+from labelsieve.audit.verdict import looks_clean
 from labelsieve.data import DATASETS, Labelled, Reading, Trainable, load_data
 from labelsieve.data.arrays import load_npy, load_npz, npz_keys, write_labels
 from labelsieve.data.decode import Frame
@@ -24,7 +25,6 @@ from labelsieve.data.unlabelled import read_images, read_rows
 from labelsieve.devices import best_device, best_precision, device_name, usable_device
 from labelsieve.errors import InputError
 from labelsieve.experiments.auto import (
-    CLEAN,
     cautious,
     choice,
     held_out_noise,
@@ -35,14 +35,16 @@ from labelsieve.experiments.auto import (
     suited,
 )
 from labelsieve.experiments.compare import compare
-from labelsieve.experiments.folder import PROBE, RunFolder
+from labelsieve.experiments.folder import RunFolder
 from labelsieve.experiments.prepare import Prepared, first_batch, gather, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
+from labelsieve.experiments.unfinished import PROBE, refuse_unfinished
+from labelsieve.experiments.watch import epochs_of
 from labelsieve.models import suitable
 from labelsieve.predict import Predictor, load
-from labelsieve.progress import duration, watching
+from labelsieve.progress import Plan, duration, watching
 from labelsieve.report.records import read_run
 from labelsieve.train.learner import Learner
 from labelsieve.train.record import Row
@@ -149,17 +151,18 @@ def parsed_rate(text: str) -> float | None:
         raise InputError(f"--noise-rate is a number from 0 to 1, or auto, got {text!r}") from None
 
 
-def train_auto(asked: Experiment, path: Path, method: str | None) -> None:
+def train_auto(asked: Experiment, path: Path, method: str | None, command: str = "") -> None:
     """Find out how many labels are wrong, train accordingly, and say what was found."""
     RunFolder(path).refuse_strangers()
     probe = path / PROBE
     if not (probe / "done").exists():
         print(f"first a probe of {probe_of(asked).epochs} epochs finds out how many labels are wrong", flush=True)
-    trained(probe_of(asked), probe)
+    plan = Plan(probe_of(asked).epochs, part="probe", later=epochs_of(asked))
+    trained(probe_of(asked), probe, plan, command=command)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
     chosen = choice(asked, held_out_noise(probe), insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
-    train(chosen.experiment, path, chosen.as_row())
+    train(chosen.experiment, path, chosen.as_row(), command)
     print("\n".join(after(path)))
 
 
@@ -176,7 +179,7 @@ def after(path: Path) -> list[str]:
     rate, done = cautious(held_out_noise(path).rate), read_run(path)
     share, span = spoken(rate.estimate), f"({spoken(rate.low)} to {spoken(rate.high)})"
     lines = [f"about {share} of the labels look wrong {span}"]
-    if rate.estimate < CLEAN:
+    if looks_clean(rate):  # the audit says the same
         lines = [f"the labels look clean: {share} seem wrong {span}, nothing needs to be done"]
     hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
     if hungry:
@@ -188,18 +191,27 @@ def after(path: Path) -> list[str]:
     return [*lines, f"look at them: labelsieve report {quoted}; go through them: labelsieve review {quoted}"]
 
 
-def trained(experiment: Experiment, path: Path, prepared: Prepared | None = None, chosen: Row | None = None) -> bool:
+def trained(
+    experiment: Experiment,
+    path: Path,
+    plan: Plan,
+    prepared: Prepared | None = None,
+    chosen: Row | None = None,
+    command: str = "",
+) -> bool:
     """Train in this folder, with the progress shown; False if that was done already."""
-    with watching(experiment.epochs) as watcher:
-        return run(experiment, path, watcher, prepared, chosen=chosen)
+    with watching(plan) as watcher:
+        return run(experiment, path, watcher, prepared, chosen=chosen, command=command)
 
 
-def train(experiment: Experiment, path: Path, chosen: Row | None = None) -> None:
+def train(experiment: Experiment, path: Path, chosen: Row | None = None, command: str = "") -> None:
     """Train in this folder and say how it went. `chosen`: what was chosen for the person, and why."""
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     print("\n".join(understood(experiment, prepared)), flush=True)
-    ran = trained(experiment, path, prepared, chosen)
+    probed = probe_of(experiment).epochs if chosen else 0
+    plan = Plan(experiment.epochs, prepared.method.rounds, earlier=probed)
+    ran = trained(experiment, path, plan, prepared, chosen, command)
     done = read_run(path)
     print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
     if "last" in done.end:
@@ -272,6 +284,7 @@ def seconds_per_step(prepared: Prepared) -> float:
 
 def classify(run_path: Path, data: str, out: Path | None, device: str, model: str | None, **columns: Any) -> None:
     """Write a table with the predicted class of every sample."""
+    refuse_unfinished(run_path)
     predictor = load(run_path, device, model)
     probs, given, names = predictions(data, predictor, columns)
     rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]

@@ -38,7 +38,7 @@ class ClassNoise:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A sample whose label looks wrong, and what it looks like."""
+    """A sample of the gallery, and what it looks like."""
 
     id: str
     given: str
@@ -64,11 +64,22 @@ class Findings:
     penalty: Array | None
     verdict: str
     made: dict[str, Any]
-    suspects: list[Suspect]
+    basis: str  # what the estimates rest on, in a sentence
+    gallery: list[Suspect]  # the most suspicious first
+
+    @property
+    def suspects(self) -> list[Suspect]:
+        """Those whose label is marked as probably wrong."""
+        return [each for each in self.gallery if each.is_issue]
+
+    @property
+    def beyond(self) -> list[Suspect]:
+        """The most suspicious of those that are not marked."""
+        return [each for each in self.gallery if not each.is_issue]
 
 
 def read_findings(run: Path, most: int) -> Findings | None:
-    """The audit in a run's folder with at most so many suspects; None where there is none."""
+    """The audit in a run's folder with at most so many samples to show; None where there is none."""
     path = run / "audit" / "summary.json"
     if not path.exists():
         return None
@@ -91,6 +102,7 @@ def read_findings(run: Path, most: int) -> Findings | None:
             None if penalty is None else square(penalty, len(classes)),
             str(summary.get("verdict", "")),
             dict(summary.get("made", {})),
+            str(summary.get("basis", "")),
             read_suspects(path.with_name("gallery.jsonl"), most),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:

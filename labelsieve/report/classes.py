@@ -14,7 +14,7 @@ MOST_NAMED = 20  # classes; tables of more are drawn as a map beside a list
 MOST_ROWS = 200  # of the table of classes
 MOST_LISTED = 20  # entries of a large table
 ESTIMATED = "A row for each given label: which share of its samples, in %, seems to belong to which class."
-LEARNT = "What the training learnt: for each given label, from which classes its wrong labels come, in %."
+LEARNT = "What the training learnt, as penalty labels: of the wrong labels in a row, which share, in %, is which class."
 TRUE_ALONE = "A row for each given label, in %; the true labels are known only because this is an experiment."
 TRUE = "The same from the true labels, which are known only because this is an experiment."
 
@@ -40,9 +40,9 @@ def bars(findings: Findings) -> list[tuple[ClassNoise, Markup]]:
 def tables(run: Run, findings: Findings | None) -> list[Table]:
     """Where the wrong labels come from: as estimated, the truth where it is known, and as learnt."""
     every: list[tuple[str, str, str, Array | None]] = [
-        ("noise", "What the labels really are, as estimated", ESTIMATED, findings.noise_matrix if findings else None),
-        ("truth", "What the labels really are, in truth", TRUE if findings else TRUE_ALONE, truth(run)),
-        ("penalty", "Penalty labels", LEARNT, penalty(run, findings)),
+        ("noise", "What the labels seem to be", ESTIMATED, findings.noise_matrix if findings else None),
+        ("truth", "What the labels really are", TRUE if findings else TRUE_ALONE, truth(run)),
+        ("penalty", "Where wrong labels come from, as learnt", LEARNT, penalty(run, findings)),
     ]
     known = findings.classes if findings else run.classes
     drawn = []

@@ -66,7 +66,7 @@ def environment() -> Environment:
 
 def about_labels(findings: Findings | None) -> dict[str, Any]:
     """What the page says about labels and samples, where there is an audit."""
-    suspects = findings.suspects if findings else []
+    suspects, beyond = (findings.suspects, findings.beyond) if findings else ([], [])
     return {
         "findings": findings,
         "things": words.things(findings),
@@ -74,6 +74,7 @@ def about_labels(findings: Findings | None) -> dict[str, Any]:
         "bars": classes.bars(findings) if findings else [],
         "most_named": classes.MOST_NAMED,
         "cards": cards(suspects),
+        "beyond": cards(beyond),
         "given": counted(suspect.given for suspect in suspects),
         "suggested": counted(suspect.suggested for suspect in suspects),
     }
@@ -107,8 +108,6 @@ def opening(told: Told, runs: int) -> str:
         return words.lead(told.findings)
     if runs > 1:
         return f"{runs} runs side by side. None of them was audited, so nothing is said here about single labels."
-    if not told.run.end:
-        return "This run is unfinished, so there is no delivered model and no audit of its labels yet."
     return "No audit was made of this run, so nothing is said here about single labels."
 
 

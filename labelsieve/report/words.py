@@ -47,7 +47,7 @@ def data_name(run: Run) -> str:
 
 def things(findings: Findings | None) -> str:
     """What the samples are called."""
-    first = findings.suspects[0] if findings and findings.suspects else None
+    first = findings.gallery[0] if findings and findings.gallery else None
     kind = next((kind for kind in SPOKEN if first and getattr(first, kind)), None)
     return SPOKEN[kind] if kind else "samples"
 
@@ -57,13 +57,13 @@ def done(run: Run) -> list[str | Markup]:
     spec, start = run.spec, run.start
     size = f"{start['samples']:,} samples of {start['classes']} classes" if start else "the data"
     lines: list[str | Markup] = [
-        Markup("{} on {} from {}, {} epochs, with the method {}{}.").format(
+        Markup("{} on {} from {} (method {}, {} epochs){}.").format(
             "A model was trained" if run.end else "A training was begun",
             size,
             quoted(data_name(run)),
-            spec["epochs"],
             run.method,
-            told(spec),
+            spec["epochs"],
+            told(spec, "chosen" in start),
         )
     ]
     if "noise" in start and spec.get("noise"):
@@ -77,10 +77,13 @@ def done(run: Run) -> list[str | Markup]:
     return lines
 
 
-def told(spec: dict[str, Any]) -> str:
-    """What the method was told about the noise."""
+def told(spec: dict[str, Any], found: bool) -> str:
+    """What the method was told about the noise, by a person or by a probe that found it."""
     rate = spec.get("noise_rate", 0.0)
-    return f", told that {100 * rate:g}% of the labels are wrong" if isinstance(rate, float) and rate else ""
+    if not (isinstance(rate, float) and rate):
+        return ""
+    share = f"{100 * rate:g}% of the labels are wrong"
+    return f", on a first and rougher estimate that {share}" if found else f", told that {share}"
 
 
 def lead(findings: Findings) -> str:
@@ -88,18 +91,18 @@ def lead(findings: Findings) -> str:
     if findings.verdict:
         return findings.verdict
     if not findings.issues:
-        return f"The {findings.samples:,} labels look clean: nothing should be done."
+        return f"The {findings.samples:,} labels look clean: nothing needs to be done."
     return f"About {spoken(findings.wrong)} of the {findings.samples:,} labels look wrong."
 
 
 def found(findings: Findings, most: int = 3) -> list[str | Markup]:
     """What the audit says, beside its verdict."""
     if not findings.issues:
-        return [f"None of the {findings.samples:,} labels is marked as wrong."]
-    shown = sum(suspect.is_issue for suspect in findings.suspects)
+        return [f"None of the {findings.samples:,} labels is marked as probably wrong."]
+    shown = len(findings.suspects)
     which = "all of them" if shown >= findings.issues else f"the {shown:,} most suspicious"
-    where = f"; {which} are shown below" if shown else ""
-    marked = f"{findings.issues:,} labels are marked as probably wrong{where}."
+    where = f", {which} below" if shown else ""
+    marked = f"{findings.issues:,} suspects, labels that are more likely wrong than right{where}."
     return [f"{marked} The file audit/labels.csv lists every sample.", *confusions(findings, most)]
 
 
@@ -110,10 +113,9 @@ def confusions(findings: Findings, most: int) -> list[str | Markup]:
     for given, true, expected in largest(findings.noise_matrix * counts[:, None], most):
         if expected < COMMON * counts[given]:
             break
-        start = "Then" if lines else "Most often"
-        names = (quoted(findings.classes[given]), quoted(findings.classes[true]))
-        sentence = Markup("{} {} is really {}: about {:,} of {:,} such labels.")
-        lines.append(sentence.format(start, *names, round(expected), int(counts[given])))
+        label, other = quoted(findings.classes[given]), quoted(findings.classes[true])
+        sentence = Markup("About {:,} of the {:,} labelled {} seem to be {}.")
+        lines.append(sentence.format(round(expected), int(counts[given]), label, other))
     return lines
 
 
@@ -149,7 +151,7 @@ def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str
     if findings is not None and findings.issues:
         data = str(run.spec["data"])
         where = "DATA" if PurePath(data).is_absolute() else data
-        steps.append(("Go through the marked samples and decide which label is right:", ["review", name]))
+        steps.append(("Go through the suspects and decide which label is right:", ["review", name]))
         reviewed = f"{name}/review/reviewed.csv"
         steps.append(("Write down what you decided:", ["review", name, "--export", reviewed]))
         skip = ["--skip-bad"] if run.spec.get("skip_bad") else []

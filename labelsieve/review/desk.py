@@ -16,7 +16,7 @@ LONGEST_TAB = 64  # characters
 
 
 class Desk:
-    """The suspects of a run and the decisions about them."""
+    """The suspects of a run, what comes after them, and the decisions about them."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -67,11 +67,17 @@ class Desk:
                 raise Refused(409, "there are no decisions yet, so nothing was written")
             return {"message": export(self.run, self.log.path.with_name("reviewed.csv"))}
 
-    def tally(self) -> tuple[int, int]:
-        """How many samples are decided, and how many of the shown ones get another label."""
+    def tally(self) -> tuple[int, int, int]:
+        """How many samples are decided, how many of the shown ones get another label, how many suspects are left."""
         decided = state(self.log.decisions())
         shown = {index: decision for index, decision in decided.items() if index in self.suspects}
-        return len(decided), len(changed_labels(shown, {i: s.given for i, s in self.suspects.items()}))
+        changed = changed_labels(shown, {i: s.given for i, s in self.suspects.items()})
+        return len(decided), len(changed), len(self.marked - decided.keys())
+
+    @property
+    def marked(self) -> set[int]:
+        """The samples whose label is probably wrong; the others on the page only come after them."""
+        return {index for index, suspect in self.suspects.items() if suspect.is_issue}
 
     def picture(self, index: int) -> Path:
         """The image of a suspect."""

@@ -18,7 +18,7 @@ def review(run: Path, port: int | None = None, browser: bool = True) -> None:
     """Serve the page until Ctrl-C, and say how many decisions there are and what to do with them."""
     desk = Desk(run)
     with Server(desk, secrets.token_urlsafe(24), port) as server:
-        print(f"{len(desk.suspects):,} samples to look at: {server.url}")
+        print(f"{len(desk.marked):,} suspects to look at: {server.url}")
         print("each decision is saved at once; Ctrl-C ends the page", flush=True)
         if browser and has_screen():
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
@@ -31,23 +31,24 @@ def review(run: Path, port: int | None = None, browser: bool = True) -> None:
 
 def farewell(desk: Desk) -> list[str]:
     """What was saved where, and what to do next."""
-    decided, changed = desk.tally()
+    decided, changed, left = desk.tally()
     run = shlex.quote(str(desk.run))
     if not decided:
         return ["no decisions were made", f"begin again: labelsieve review {run}"]
     reviewed = shlex.quote(str(desk.log.path.with_name("reviewed.csv")))
     return [
-        f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed",
+        f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed; {left:,} suspects left",
         f"go on:    labelsieve review {run}",
         f"use them: labelsieve review {run} --export {reviewed}",
-        f"          labelsieve train {data_of(desk.run)} --labels {reviewed} --noise-rate RATE",
+        f"          labelsieve train {data_of(desk.run)} --labels {reviewed}",
     ]
 
 
 def data_of(run: Path) -> str:
     """What the run was trained on, as one would write it."""
     try:
-        return shlex.quote(str(json.loads((run / "spec.json").read_bytes())["experiment"]["data"]))
+        spec = json.loads((run / "spec.json").read_bytes())["experiment"]
+        return shlex.quote(str(spec["data"])) + (" --skip-bad" if spec.get("skip_bad") else "")
     except (OSError, ValueError, KeyError, TypeError):
         return "DATA"
 

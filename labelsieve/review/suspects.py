@@ -17,7 +17,7 @@ IMAGE_TYPES = {".webp": "image/webp", ".png": "image/png", ".jpg": "image/jpeg"}
 
 @dataclass(frozen=True)
 class Suspect:
-    """A sample whose label looks wrong, and what to show of it."""
+    """A sample whose label looks wrong, or is the next to look at, and what to show of it."""
 
     index: int
     id: str

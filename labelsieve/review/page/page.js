@@ -8,12 +8,13 @@ const PAUSE = 200; // milliseconds after a sample appears in which keys still me
 const at = (id) => document.getElementById(id);
 const tab = (sessionStorage.tab ??= crypto.randomUUID());
 const images = new Map();
-let suspects = [];
+let suspects = []; // the most suspicious first; those that are no issue come after the real suspects
 let classes = [];
 let place = new Map(); // index of a sample -> where it is in `suspects`
 let decided = new Map(); // index of a sample -> what stands
 let version = 0; // lines of the log that this page knows
 let now = 0; // which of the suspects is shown; -1 if none
+let beyond = sessionStorage.beyond === "yes"; // whether this tab goes on after the real suspects
 let saving = false;
 let since = 0; // when it appeared
 let polling = 0;
@@ -21,7 +22,10 @@ let polling = 0;
 const count = (number) => number.toLocaleString("en");
 const isOpen = (suspect) => !decided.has(suspect.index);
 const inClass = (suspect) => at("filter").value === "" || suspect.given === classes[at("filter").value];
-const isListed = (suspect) => inClass(suspect) && (!at("open").checked || isOpen(suspect));
+const isMarked = (suspect) => suspect.is_issue;
+const isNext = (suspect) => !suspect.is_issue;
+const isWanted = (suspect) => beyond || isMarked(suspect);
+const isListed = (suspect) => isWanted(suspect) && inClass(suspect) && (!at("open").checked || isOpen(suspect));
 
 function said(decision, suspect) {
   if (decision.decision === "keep") return `kept as ${suspect.given}`;
@@ -36,7 +40,7 @@ function seek(from, step, fits) {
 }
 
 function nextOpen(from) {
-  const fits = (suspect) => inClass(suspect) && isOpen(suspect);
+  const fits = (suspect) => isWanted(suspect) && inClass(suspect) && isOpen(suspect);
   const ahead = seek(from, 1, fits);
   return ahead >= 0 ? ahead : seek(0, 1, fits);
 }
@@ -100,19 +104,14 @@ function drawSample() {
   const suspect = suspects[now];
   at("sample").hidden = !suspect;
   at("none").hidden = Boolean(suspect);
-  if (!suspect) {
-    const left = suspects.filter(isOpen).length;
-    const here = at("filter").value === "" ? "" : " of this class";
-    at("none").firstElementChild.textContent = left
-      ? `No sample${here} is left to decide. Choose another class, or turn off “only undecided”.`
-      : "All samples are decided. Export labels writes them to a file for labelsieve train --labels.";
-    return;
-  }
+  if (!suspect) return drawEnd();
   at("view").className = suspect.image ? "picture" : suspect.row ? "row" : "text";
   at("view").replaceChildren(content(suspect));
-  at("place").firstElementChild.textContent = `${count(now + 1)} of ${count(suspects.length)}${suspect.is_issue ? "" : " · probably right"}`;
+  const alike = isMarked(suspect) ? isMarked : isNext;
+  const number = suspects.slice(0, now + 1).filter(alike).length;
+  at("place").firstElementChild.textContent = `${count(number)} of ${count(suspects.filter(alike).length)}${isMarked(suspect) ? " suspects" : " after the suspects · not marked, probably right"}`;
   at("given").textContent = suspect.given;
-  at("suggested").textContent = suspect.suggested;
+  at("suggested").textContent = suspect.suggested === suspect.given ? "none" : suspect.suggested;
   at("quality").hidden = suspect.quality === null;
   at("meter").value = suspect.quality ?? 0;
   at("number").textContent = suspect.quality === null ? "" : suspect.quality.toFixed(2);
@@ -122,6 +121,31 @@ function drawSample() {
   at("accept").querySelector("bdi").textContent = suspect.suggested;
   at("accept").disabled = suspect.suggested === suspect.given;
   drawDecision(suspect);
+}
+
+// Nothing is left to show: what is done, and what can be done next.
+function drawEnd() {
+  const marked = suspects.filter(isMarked).length;
+  const next = suspects.filter((suspect) => isNext(suspect) && isOpen(suspect)).length;
+  const left = suspects.some((suspect) => isWanted(suspect) && isOpen(suspect));
+  const here = at("filter").value === "" ? "" : " of this class";
+  const written = "Export labels writes them to a file for labelsieve train --labels.";
+  at("none").firstElementChild.textContent = left
+    ? `No sample${here} is left to decide. Choose another class, or turn off “only undecided”.`
+    : !marked && !beyond
+      ? "There are no suspects: no label is marked as probably wrong."
+      : beyond
+        ? `All samples are decided. ${written}`
+        : `Done: all ${count(marked)} suspects are decided. ${written}`;
+  at("beyond").hidden = left || beyond || !next;
+  at("beyond").textContent = `${marked ? "Go on with the next" : "Look at the"} ${count(next)} most suspicious, which are probably right`;
+  if (!at("beyond").hidden) at("beyond").focus();
+}
+
+function goBeyond() {
+  beyond = true;
+  sessionStorage.beyond = "yes";
+  fillFilter();
 }
 
 function drawDecision(suspect) {
@@ -170,22 +194,26 @@ function stripButton(where) {
 }
 
 function drawProgress() {
-  const open = suspects.filter(isOpen);
-  const done = suspects.length - open.length;
+  const part = (those) => [those.filter((suspect) => !isOpen(suspect)).length, those.length];
+  const [done, marked] = part(suspects.filter(isMarked));
+  const [more, next] = part(suspects.filter(isNext));
   const changed = suspects.filter((s) => (decided.get(s.index)?.label ?? s.given) !== s.given).length;
-  const here = at("filter").value === "" ? "" : ` · ${count(open.filter(inClass).length)} left in this class`;
-  at("progress").textContent = `${count(done)} decided, ${count(changed)} of them changed · ${count(open.length)} left${here}`;
-  at("bar").value = done / suspects.length;
+  const left = suspects.filter((s) => isWanted(s) && inClass(s) && isOpen(s)).length;
+  const here = at("filter").value === "" ? "" : ` · ${count(left)} left in this class`;
+  const after = beyond || more ? ` · ${count(more)} of the next ${count(next)}` : "";
+  at("progress").textContent = `${count(done)} of ${count(marked)} suspects decided${after} · ${count(changed)} changed${here}`;
+  at("bar").value = (beyond ? more / next : done / marked) || 0;
 }
 
 function show(where, before = "") {
   now = where;
+  if (!beyond && suspects[now] && isNext(suspects[now])) goBeyond();
   since = performance.now();
   drawSample();
   drawStrip();
   drawProgress();
   const suspect = suspects[now];
-  announce(suspect ? `${before} Sample ${now + 1}: labelled ${suspect.given}, suggested ${suspect.suggested}.` : `${before} Nothing left here.`);
+  announce(suspect ? `${before} Sample ${now + 1}: labelled ${suspect.given}, suggested ${suspect.suggested}.` : `${before} ${at("none").firstElementChild.textContent}`);
 }
 
 function move(step) {
@@ -281,6 +309,11 @@ for (const [id, key] of Object.entries({ keep: "k", accept: "a", other: "o", uns
 }
 at("back").onclick = () => saving || move(-1);
 at("forth").onclick = () => saving || move(1);
+at("beyond").onclick = () => {
+  goBeyond();
+  show(nextOpen(0));
+  at("main").focus();
+};
 at("help").onclick = () => at("keys").showModal();
 at("close").onclick = () => at("keys").close();
 at("cancel").onclick = () => at("picker").close();
@@ -316,9 +349,11 @@ async function poll() {
 
 function fillFilter() {
   const counts = new Map();
-  for (const { given } of suspects) counts.set(given, (counts.get(given) ?? 0) + 1);
+  for (const { given } of suspects.filter(isWanted)) counts.set(given, (counts.get(given) ?? 0) + 1);
+  const chosen = at("filter").value;
   const options = classes.map((name, number) => [name, number]).filter(([name]) => counts.has(name));
   at("filter").replaceChildren(new Option("all labels", ""), ...options.map(([name, k]) => new Option(`${name} (${counts.get(name)})`, k)));
+  at("filter").value = chosen;
 }
 
 async function open() {

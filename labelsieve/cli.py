@@ -12,22 +12,19 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, ParamSpec, get_args
 
 import tyro
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
 import labelsieve
+from labelsieve import options
 from labelsieve.errors import InputError, LabelsieveError, nearest
+from labelsieve.options import Data, File, Number, Text, Whole, own_default
 
 P = ParamSpec("P")
-own_default = functools.partial(arg, help_behavior_hint="")  # the help text itself says what happens without it
-Text = Annotated[str | None, own_default(metavar="TEXT")]
-Number = Annotated[float | None, own_default(metavar="NUMBER")]
-Whole = Annotated[int | None, own_default(metavar="N")]
-File = Annotated[Path | None, own_default(metavar="PATH")]
-Data = Positional[Annotated[str, arg(metavar="DATA")]]
 
 
 def demo(
@@ -63,38 +60,14 @@ def train(
     lam: Number = None,
     set: UseAppendAction[tuple[str, ...]] = (),
     noise_rate: Text = None,
-    noise: Text = None,
-    rate: Number = None,
-    noise_map: str = "",
-    exact_noise: bool = False,
-    labels: Text = None,
-    size: Whole = None,
-    label_column: Text = None,
-    image_column: Text = None,
-    test: float = 0.0,
-    skip_bad: bool = False,
-    stream: bool = False,
-    cache: Text = None,
-    workers: Whole = None,
-    model: Text = None,
-    weights: Text = None,
-    epochs: Whole = None,
-    warmup: Whole = None,
-    batch: Whole = None,
-    lr: Number = None,
-    sampler: str = "permutation",
-    forward: str = "one",
-    augment: str = "",
-    normalise: str = "image",
-    valid: float = 0.0,
-    init: Text = None,
     scores: str = "",
     seed: int = 0,
-    device: str = "auto",
-    precision: Text = None,
-    threads: Whole = None,
     out: File = None,
     dry_run: bool = False,
+    reading: OmitArgPrefixes[options.Streaming],
+    noise: OmitArgPrefixes[options.Noise],
+    training: OmitArgPrefixes[options.Training],
+    machine: OmitArgPrefixes[options.OneMachine],
 ) -> None:
     """Train a model that is robust to wrong labels. The same command goes on where a run was cut.
 
@@ -109,44 +82,9 @@ def train(
         set: An option of the method, as name=value; may be repeated.
         noise_rate: The share of labels that is believed wrong, 0 to 1, or auto: found out by a probe first. Default:
             the rate of the added noise, or auto.
-        noise: To try things out, corrupt the labels first: pair, symmetry, mixed, asymmetric, or a .npy or .csv file
-            with a transition matrix. Of mixed noise 0.75 goes to one class; mixed:0.6 says another share.
-        rate: Share of the labels that the added noise makes wrong.
-        noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
-        exact_noise: Give each class its exact share of the added noise instead of drawing it sample by sample.
-        labels: A .csv or .npy file with labels to use instead of the data's own, or CIFAR-N's as file:kind.
-        size: Scale images to this side. Default: as they are, if all have one size up to 224, else squares of their
-            median shorter side, at most 224.
-        label_column: The column of a table with the labels. Default: label, class, target or y.
-        image_column: The column of a table with the images. Default: image, path or file; without one, numbers.
-        test: Share of the data that is drawn as a test set, class by class, where it has none.
-        skip_bad: Train without the files and rows that cannot be used.
-        stream: Read images from disk while training, even if all would fit into memory; beyond 4 GiB they always are.
-        cache: When streaming, a folder in which decoded images are kept, so that each is decoded once.
-        workers: When streaming, threads that decode. Default: all cores.
-        model: The network: a name (resnet-18, densenet-25-12, mlp, ...), package.module:factory, or timm:name. Default:
-            what suits the data.
-        weights: A file with pretrained weights for it, in torchvision's names: .pth, .safetensors or .npz.
-        epochs: How many times each sample is seen. Default: what suits the data, or 100.
-        warmup: How many of these epochs learn from all samples before the selecting begins. Default: what suits the
-            data, or 25.
-        batch: Samples per step. Default: 128.
-        lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
-            data, or 0.1.
-        sampler: permutation: each sample once an epoch. independent: each batch drawn by itself.
-        forward: one: learn from the pass that decides. second: from another one over the kept samples alone, for
-            methods that only select.
-        augment: Change the images at random while training, such as crop4,flip,cutout8; window224 cuts windows out of
-            images that are scaled to 256.
-        normalise: image: each image by itself, as the paper does. imagenet: by its colours, as pretrained weights want.
-        valid: Share of the training data that is held out, noise and all, to choose the best epoch.
-        init: The folder of a finished run whose model is the start, instead of random weights.
         scores: Epochs after which every sample's scores are kept in the run's folder, with commas between them: 25,40.
         seed: Of everything random.
-        device: auto, cpu or cuda.
-        precision: bf16 or fp32. Default: bf16 on a GPU.
-        threads: CPU threads; part of what makes a run repeatable. Default: all cores.
-        out: The run's folder. Default: runs/ and a name made from all of the above.
+        out: The run's folder. Default: runs/ and a name made from all of this.
         dry_run: Only say what would be done and what it would cost.
     """
     from labelsieve.experiments import single
@@ -158,41 +96,17 @@ def train(
         criterion=criterion,
         options=method_options(lam, set),
         noise_rate=noise_rate,
-        noise=noise,
-        rate=rate,
-        noise_map=noise_map,
-        exact_noise=exact_noise,
-        labels=labels,
-        size=size,
-        label_column=label_column,
-        image_column=image_column,
-        test=test,
-        skip_bad=skip_bad,
-        stream=stream,
-        cache=cache,
-        workers=workers,
-        model=model,
-        weights=weights,
-        epochs=epochs,
-        warmup=warmup,
-        batch=batch,
-        lr=lr,
-        sampler=sampler,
-        forward=forward,
-        augment=augment,
-        normalise=normalise,
-        valid=valid,
-        init=init,
         scores=single.epoch_numbers(scores),
         seed=seed,
-        device=device,
-        precision=precision,
-        threads=threads,
+        **vars(reading),
+        **vars(noise),
+        **vars(training),
+        **vars(machine),
     )
     path = out or Path("runs") / (experiment.name() + ("-auto" if unknown else ""))
     if unknown:
-        named = {"epochs": epochs, "warmup": warmup, "lr": lr}
-        experiment = single.settled(experiment, [name for name, value in named.items() if value is None])
+        free = [name for name in ("epochs", "warmup", "lr") if getattr(training, name) is None]
+        experiment = single.settled(experiment, free)
     if dry_run:
         print(single.forecast(experiment, path, unknown))
     elif unknown:
@@ -208,24 +122,12 @@ def compare(
     noise: Text = None,
     rate: Number = None,
     noise_rate: Number = None,
-    labels: Text = None,
-    size: Whole = None,
-    label_column: Text = None,
-    image_column: Text = None,
-    test: float = 0.0,
-    skip_bad: bool = False,
     seeds: int = 3,
     first_seed: int = 0,
-    model: Text = None,
-    epochs: Whole = None,
-    warmup: Whole = None,
-    batch: Whole = None,
-    lr: Number = None,
-    device: str = "auto",
-    precision: Text = None,
-    at_once: Whole = None,
-    on: str = "here",
     out: Path = Path("runs/compare"),
+    reading: OmitArgPrefixes[options.Reading],
+    training: OmitArgPrefixes[options.Learning],
+    machines: OmitArgPrefixes[options.Machines],
 ) -> None:
     """Train several methods over several seeds, side by side on a GPU, and compare their errors on the test set.
 
@@ -236,23 +138,8 @@ def compare(
         noise: Corrupt the labels first: pair, symmetry or mixed. Default: the labels as they are.
         rate: Share of the labels that the added noise makes wrong.
         noise_rate: The share of labels that is believed wrong. Default: the rate of the added noise.
-        labels: As for train.
-        size: As for train.
-        label_column: As for train.
-        image_column: As for train.
-        test: As for train.
-        skip_bad: As for train.
         seeds: How many times each method is trained, each time with other noise.
         first_seed: The first of these seeds.
-        model: As for train.
-        epochs: As for train.
-        warmup: As for train.
-        batch: As for train.
-        lr: As for train.
-        device: auto, cpu or cuda.
-        precision: bf16 or fp32. Default: bf16 on a GPU.
-        at_once: How many runs share a GPU. Default: as many as pay and fit.
-        on: here, or over machines with Ray: ray, ray:ADDRESS or ray://HOST:PORT; docs/sweeps.md says more.
         out: Folder for the runs, the table and the picture. Runs that are there already are not run again.
     """
     from labelsieve.experiments.compare import expanded
@@ -266,21 +153,9 @@ def compare(
         noise_rate=noise_rate,
         seeds=range(first_seed, first_seed + seeds),
         out=out,
-        at_once=at_once,
-        on=on,
-        labels=labels,
-        size=size,
-        label_column=label_column,
-        image_column=image_column,
-        test=test,
-        skip_bad=skip_bad,
-        model=model,
-        epochs=epochs,
-        warmup=warmup,
-        batch=batch,
-        lr=lr,
-        device=device,
-        precision=precision,
+        **vars(reading),
+        **vars(training),
+        **vars(machines),
     )
 
 
@@ -293,16 +168,9 @@ def table(
     methods: Text = None,
     seeds: Whole = None,
     epochs: Whole = None,
-    show: bool = False,
-    device: str = "auto",
-    precision: Text = None,
-    threads: int = 1,
-    at_once: Whole = None,
-    on: str = "here",
-    out: Path = Path("runs/paper"),
-    results: Path = Path("results"),
     format: str = "text",
     save: File = None,
+    running: OmitArgPrefixes[options.Reproducing],
 ) -> None:
     """Reproduce a table of the paper: run what is missing of it, and print our numbers beside the printed ones.
 
@@ -314,35 +182,13 @@ def table(
         methods: Only these methods.
         seeds: Trials of each cell. Default: three for the paper's tables, two for the small one.
         epochs: Of the small table's runs; the paper's tables say their own. Default: 12.
-        show: Only read records and run nothing.
-        device: auto, cpu or cuda.
-        precision: bf16 or fp32. Default: bf16 on a GPU.
-        threads: CPU threads of each run.
-        at_once: How many runs share a GPU. Default: as many as pay and fit.
-        on: As for compare.
-        out: Folder for new runs. Finished ones that are there are not run again.
-        results: Folder of records that count too, wherever they were made.
         format: text, markdown, latex or csv.
         save: A file for the table. Default: the terminal.
     """
     from labelsieve.experiments.reproduce import reproduce
 
-    reproduce(
-        name,
-        keep={"dataset": dataset, "noise": noise, "rate": rate, "methods": methods},
-        seeds=seeds,
-        epochs=epochs,
-        show=show,
-        device=device,
-        precision=precision,
-        threads=threads,
-        at_once=at_once,
-        on=on,
-        out=out,
-        results=results,
-        form=format,
-        save=save,
-    )
+    keep = {"dataset": dataset, "noise": noise, "rate": rate, "methods": methods}
+    reproduce(name, keep=keep, seeds=seeds, epochs=epochs, form=format, save=save, **vars(running))
 
 
 def figure(
@@ -350,15 +196,8 @@ def figure(
     *,
     dataset: Text = None,
     seeds: int = 3,
-    show: bool = False,
-    out: Path = Path("runs/paper"),
-    results: Path = Path("results"),
     save: File = None,
-    device: str = "auto",
-    precision: Text = None,
-    threads: int = 1,
-    at_once: Whole = None,
-    on: str = "here",
+    running: OmitArgPrefixes[options.Reproducing],
 ) -> None:
     """Draw a figure of the paper from finished runs, as PNG and SVG; the runs that are missing are trained first.
 
@@ -367,32 +206,11 @@ def figure(
         dataset: Only this one: cifar10, cifar100 or tiny-imagenet; or fashion, the embedded data, to try it out.
             Default: the paper's.
         seeds: How many runs make a point. Figure 3 is always of one.
-        show: Train nothing: draw what there is.
-        out: Folder for the runs.
-        results: Folder with the records of earlier runs, which are not run again.
         save: Folder for the pictures. Default: that of the runs.
-        device: auto, cpu or cuda.
-        precision: bf16 or fp32. Default: bf16 on a GPU.
-        threads: CPU threads of each run.
-        at_once: How many runs share a GPU. Default: as many as pay and fit.
-        on: As for compare.
     """
     from labelsieve.experiments.figure import figure_options
 
-    figure_options(
-        number,
-        dataset,
-        seeds,
-        device,
-        precision,
-        threads,
-        show=show,
-        out=out,
-        results=results,
-        save=save,
-        at_once=at_once,
-        on=on,
-    )
+    figure_options(number, dataset, seeds, save=save, **vars(running))
 
 
 def results(
@@ -418,12 +236,11 @@ def bench(
     *,
     model: Text = None,
     batch: int = 128,
-    device: str = "auto",
-    precision: Text = None,
     side: str = "2,4,6",
     methods: str = "all",
     epochs: int = 3,
     out: Path = Path("benchmarks/results/bench.json"),
+    machine: OmitArgPrefixes[options.Machine],
 ) -> None:
     """Measure how fast training is on this machine, beside a plain loop and the floor of the hardware.
 
@@ -431,8 +248,6 @@ def bench(
         data: As for train, with a test set.
         model: As for train.
         batch: Samples per step.
-        device: auto, cpu or cuda.
-        precision: bf16 or fp32. Default: bf16 on a GPU.
         side: How many runs to train side by side on a GPU, with commas between the numbers.
         methods: Whose steps are timed, with commas between them; all of them for all, or nothing.
         epochs: Timed epochs of each row.
@@ -440,7 +255,7 @@ def bench(
     """
     from labelsieve.experiments.bench import bench_options
 
-    bench_options(data, model, batch, device, precision, side, methods, epochs, out)
+    bench_options(data, model, batch, side=side, methods=methods, epochs=epochs, out=out, **vars(machine))
 
 
 def predict(
@@ -448,10 +263,9 @@ def predict(
     data: Data,
     *,
     model: Text = None,
-    label_column: Text = None,
-    image_column: Text = None,
     out: File = None,
     device: str = "cpu",
+    columns: OmitArgPrefixes[options.Columns],
 ) -> None:
     """Classify images with the model that a run delivered.
 
@@ -459,14 +273,12 @@ def predict(
         run: The run's folder.
         data: As for train, or a .npy file of images; of fashion, the embedded test set.
         model: For a network of one's own, package.module:factory again: nothing is imported because a file says so.
-        label_column: As for train.
-        image_column: As for train.
         out: Where the table (index, predicted_label, confidence) goes. Default: the terminal.
         device: cpu or cuda.
     """
     from labelsieve.experiments.single import classify
 
-    classify(run, data, out, device, model, label=label_column, image=image_column)
+    classify(run, data, out, device, model, label=columns.label_column, image=columns.image_column)
 
 
 def audit(
@@ -511,57 +323,45 @@ def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:
     print(page(name) if name else listing())
 
 
-def check(
-    data: Data,
-    *,
-    size: Whole = None,
-    label_column: Text = None,
-    image_column: Text = None,
-) -> None:
+def check(data: Data, *, reading: OmitArgPrefixes[options.Scaling]) -> None:
     """Look at every file and row of a dataset: what is there, and all that cannot be used.
 
     Args:
         data: As for train.
-        size: As for train.
-        label_column: As for train.
-        image_column: As for train.
     """
     from labelsieve.experiments.check import check as look
 
-    look(data, size, label_column, image_column)
+    look(data, reading.size, reading.label_column, reading.image_column)
 
 
 def noise(
     data: Data = "fashion",
     *,
     out: Path,
-    label_column: Text = None,
-    image_column: Text = None,
-    skip_bad: bool = False,
     kind: str = "pair",
     rate: float = 0.4,
     noise_map: str = "",
     exact: bool = False,
     seed: int = 0,
+    skip_bad: bool = False,
+    columns: OmitArgPrefixes[options.Columns],
 ) -> None:
     """Write noisy labels for a dataset, to be laid over it with `labelsieve train --labels`.
 
     Args:
         data: As for train.
         out: The label file (.csv) to write.
-        label_column: As for train.
-        image_column: As for train.
-        skip_bad: As for train.
         kind: pair, symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix.
         rate: Share of the labels to make wrong.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
         exact: Give each class its exact share of noise instead of drawing it sample by sample.
         seed: Of the draw.
+        skip_bad: Leave out the files and rows that cannot be used.
     """
     from labelsieve.experiments.single import write_noise
 
-    columns = {"label": label_column, "image": image_column}
-    write_noise(data, kind, rate, noise_map, exact, seed, out, skip_bad=skip_bad, **columns)
+    named = {"label": columns.label_column, "image": columns.image_column}
+    write_noise(data, kind, rate, noise_map, exact, seed, out, skip_bad=skip_bad, **named)
 
 
 def review(
@@ -635,29 +435,46 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def retyped(command: str, first: str, values: Mapping[str, Any]) -> str:
     """A command line with these values, as a person would type it again; what is as usual is left out."""
     words = ["labelsieve", command, first]
-    for name, parameter in inspect.signature(COMMANDS[command]).parameters.items():
-        value, option = values[name], f"--{name.replace('_', '-')}"
-        if parameter.kind is not parameter.KEYWORD_ONLY or value == parameter.default or name == "dry_run":
+    every = {**values, **{k: v for group in filter(is_dataclass, values.values()) for k, v in vars(group).items()}}
+    for name, usual in usual_options(COMMANDS[command]).items():
+        value, option = every[name], f"--{name.replace('_', '-')}"
+        if value == usual or name == "dry_run":
             continue
-        every = value if isinstance(value, tuple) else (value,)
-        words += [option] if value is True else [word for one in every for word in (option, str(one))]
+        if isinstance(value, bool):
+            words += [option if value else option.replace("--", "--no-")]
+        else:
+            words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (option, str(one))]
     return shlex.join(words)
+
+
+def usual_options(command: Callable[..., None]) -> dict[str, Any]:
+    """The options of a command by name, those of groups among them, with their defaults."""
+    found: dict[str, Any] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        group = get_args(parameter.annotation)[:1]
+        if group and is_dataclass(group[0]):
+            found |= {field.name: field.default for field in fields(group[0])}
+        else:
+            found[parameter.name] = parameter.default
+    return found
 
 
 def method_options(lam: float | None, assignments: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     """--lam and every --set name=value as pairs; numbers become numbers."""
-    options: dict[str, Any] = {} if lam is None else {"lam": lam}
+    found: dict[str, Any] = {} if lam is None else {"lam": lam}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not (name and equals):
             raise InputError(f"--set takes name=value, got {assignment!r}")
-        if name in options:
+        if name in found:
             raise InputError(f"the option {name} is given twice")
         try:
-            options[name] = json.loads(value.lower())  # numbers, true and false
+            found[name] = json.loads(value.lower())  # numbers, true and false
         except ValueError:
-            options[name] = value
-    return tuple(sorted(options.items()))
+            found[name] = value
+    return tuple(sorted(found.items()))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -736,9 +553,9 @@ def complaint(argv: Sequence[str], page: str) -> str:
     if not argv or argv[0] not in COMMANDS:
         hint = nearest(argv[0] if argv else "", COMMANDS)
         return f"{said}; {hint}" if argv else f"{said}; see labelsieve --help"
-    options = [f"--{name.replace('_', '-')}" for name in inspect.signature(COMMANDS[argv[0]]).parameters]
-    unknown = next((w for w in argv if w.startswith("--") and w.partition("=")[0] not in options), None)
-    hint = f"{nearest(unknown, options)} See" if unknown else "see"
+    known = [f"--{name.replace('_', '-')}" for name in usual_options(COMMANDS[argv[0]])]
+    unknown = next((w for w in argv if w.startswith("--") and w.partition("=")[0] not in known), None)
+    hint = f"{nearest(unknown, known)} See" if unknown else "see"
     return f"{said}; {hint} labelsieve {argv[0]} --help"
 
 

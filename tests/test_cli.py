@@ -179,6 +179,7 @@ def test_methods_are_listed(capsys):
         (["train", "--epochs", "1.5"], "--epochs"),
         (["train", "--batch", "-1"], "batch must be at least 1"),
         (["train", "--lr", "nan"], "lr must be a number above 0"),
+        (["train", "--weight-decay", "-1"], "weight decay must be a number from 0 on"),
         (["train", "--lam", "-1"], "lam must be a number of at least 0"),
         (["train", "--seed", "-1"], "seed must be at least 0"),
         (["train", "--valid", "1"], "valid must be in [0, 1)"),

@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "review": {"errors", "cells", "files"},
     "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", "audit", ""}
     | LEAVES,
-    "cli": {"experiments", "review", "errors", ""},
+    "options": set(),
+    "cli": {"experiments", "review", "options", "errors", ""},
 }
 MAY_USE = {
     "core": {"torch"},
@@ -43,6 +44,7 @@ MAY_USE = {
     "audit": {"numpy", "PIL", "pyarrow"},
     "experiments": {"torch", "numpy", "rich", "ray"},
     "cli": {"tyro"},
+    "options": {"tyro"},
     "devices": {"torch"},
     "randomness": {"torch"},
 }

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelsieve.cli import execute, retyped
+from labelsieve.cli import execute, retyped, train, usual_options
 from labelsieve.errors import InputError
 from labelsieve.experiments.reporting import report
 from labelsieve.experiments.unfinished import refuse_unfinished, unfinished
+from labelsieve.options import Streaming, Training
 from tests.conftest import blobs
 from tests.made_runs import make_run
 
@@ -115,12 +116,10 @@ def test_beside_a_finished_run_an_unfinished_one_is_shown_but_not_one_that_has_o
 
 
 def test_a_command_is_typed_again_as_it_was_meant():
-    import inspect
-
-    from labelsieve.cli import train
-
-    usual = {name: parameter.default for name, parameter in inspect.signature(train).parameters.items()}
-    given = {"skip_bad": True, "set": ("lam=2", "floor=0.1"), "out": Path("my runs/a"), "dry_run": True, "epochs": 3}
-    assert retyped("train", "photos", usual | given) == (
-        "labelsieve train photos --set lam=2 --set floor=0.1 --skip-bad --epochs 3 --out 'my runs/a'"
-    )
+    given = {
+        **usual_options(train),
+        "set": ("lam=2", "floor=0.1"), "out": Path("my runs/a"), "dry_run": True,
+        "reading": Streaming(skip_bad=True), "training": Training(epochs=3, nesterov=False),
+    }
+    typed = "labelsieve train photos --set lam=2 --set floor=0.1 --out 'my runs/a' --skip-bad --epochs 3 --no-nesterov"
+    assert retyped("train", "photos", given) == typed

@@ -80,6 +80,8 @@ class Experiment:
             )
         if not 0 < self.lr < float("inf"):
             raise InputError(f"lr must be a number above 0, got {self.lr}")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise InputError(f"weight decay must be a number from 0 on, got {self.weight_decay}")
         if not 0 <= self.noise_rate < 1:
             raise InputError(f"noise rate must be in [0, 1), got {self.noise_rate:g}; 40% is 0.4")
         for name in ("valid", "test"):

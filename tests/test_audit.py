@@ -17,10 +17,11 @@ from labelsieve.audit.estimate import confident_joint
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import findings_of
 from labelsieve.audit.guesses import guesses_of
-from labelsieve.audit.posterior import counted_joint, posterior, quality
+from labelsieve.audit.posterior import counted_joint, label_given_true, posterior, quality
 from labelsieve.audit.tables import COLUMNS, labels_csv, labels_parquet, summary
 from labelsieve.audit.thumbnail import thumbnail
 from labelsieve.audit.training import sharpened
+from labelsieve.audit.unmixed import unmixed
 from labelsieve.audit.verdict import reason
 from labelsieve.cells import guarded, printable, unguarded
 from labelsieve.cli import execute
@@ -57,7 +58,7 @@ def test_bayes_rule_by_hand():
     found = guesses_of(labels, probs)
     assert counted_joint(found).tolist() == [[1, 1], [0, 1]]
     joint = np.array([[97.5, 47.5], [-2.5, 147.5]])  # with the prior of 2.5 a cell: 100, 50; 0, 150
-    likely, again = posterior(found, joint)
+    likely, again = posterior(found, label_given_true(joint))
     given_0 = 1.0, 0.25  # P(label 0 | true 0), P(label 0 | true 1)
     first = 0.8 * given_0[0] / (0.8 * given_0[0] + 0.2 * given_0[1])
     second = 0.3 * given_0[0] / (0.3 * given_0[0] + 0.7 * given_0[1])
@@ -67,7 +68,8 @@ def test_bayes_rule_by_hand():
 
 def test_classes_that_were_not_kept_share_what_is_left():
     labels, probs, _ = noisy(lambda k: pair(k, 0.3), classes=8)
-    exact = posterior(guesses_of(labels, probs), joint := counted_joint(guesses_of(labels, probs)))[0]
+    found = guesses_of(labels, probs)
+    exact = posterior(found, label_given_true(joint := counted_joint(found)))[0]
     dense = joint + 5 / 8
     weight = probs * (dense / dense.sum(0))[labels]
     wanted = weight[np.arange(len(labels)), labels] / weight.sum(1)
@@ -178,7 +180,7 @@ def test_a_large_file_is_read_in_pieces_and_once(tmp_path, monkeypatch):
     labels, probs, _ = noisy(lambda k: pair(k, 0.3), count=3000)
     path = tmp_path / "probs.npy"
     np.save(path, probs.astype(np.float16))
-    whole = quality(guesses_of(labels, np.load(path)))
+    whole = quality(*unmixed(guesses_of(labels, np.load(path))))
     read = []
 
     class Watched(np.memmap):

@@ -1,9 +1,9 @@
 """What a classifier that learnt from labels, wrong ones among them, holds of the true classes.
 
-Such a classifier predicts labels: q[y] = sum over j of T[y, j] p[j], where p is of the true classes and T[y, j] = P(label y |
+Such a classifier predicts labels: q[y] = sum over j of T[y, j] p[j], with p of true classes and T[y, j] = P(label y |
 true j). T is counted among the samples that are surest of each class: elsewhere, classes that look alike would pass for
 wrong labels. p is the one that explains q. Before that q gets the temperature under which all this makes the labels
-likeliest, since a network that stopped early is less sure than it should be, and one that went on is too sure.
+likeliest: a network that stopped early is less sure than it should be, one that went on is too sure.
 
 The samples' own labels must not have been learnt from, as in cross-validation; a run is sure of what it learnt.
 """
@@ -29,19 +29,24 @@ def unmixed(guesses: Guesses) -> tuple[Guesses, Array]:
     """The guesses about true classes, and P(label | true class) (K, K), row: label, column: true class."""
     label_given = levelled(counted_where_surest(every(guesses, MOST)))
     temperature = likeliest_temperature(every(guesses, FEW), label_given)
+    return explained(guesses, label_given, temperature), label_given
+
+
+def explained(guesses: Guesses, label_given: Array, temperature: float) -> Guesses:
+    """The guesses about true classes that these guesses about labels follow from, the likeliest first again."""
     held = np.concatenate([held_true(piece, label_given, temperature) for piece in pieces(guesses, FEW)])  # (n, 1 + M)
     likelihood = np.where(guesses.likeliest == guesses.labels[:, None], held[:, :1], held[:, 1:])
     order = np.argsort(-likelihood, axis=1, kind="stable")
     likeliest, likelihood = (np.take_along_axis(part, order, 1) for part in (guesses.likeliest, likelihood))
-    return Guesses(guesses.labels, held[:, 0], likeliest, likelihood, guesses.num_classes), label_given
+    return Guesses(guesses.labels, held[:, 0], likeliest, likelihood, guesses.num_classes)
 
 
-def counted_where_surest(guesses: Guesses) -> Array:
-    """How many labels y (row) the samples have that are surest of class j (column), (K, K); equally sure ones as well."""
+def counted_where_surest(guesses: Guesses, share: float = SUREST) -> Array:
+    """How many labels y (row) the samples have that are surest of class j (column), (K, K); equals count alike."""
     classes, likelihood = guesses.likeliest.ravel().astype(np.int64), guesses.likelihood.ravel()
     sizes = np.bincount(classes, minlength=guesses.num_classes)  # samples that hold the class likely at all
     labelled = np.bincount(guesses.labels, minlength=guesses.num_classes)
-    surest = np.maximum(SUREST * labelled, np.minimum(ENOUGH, labelled / 2))
+    surest = np.maximum(share * labelled, np.minimum(ENOUGH, labelled / 2))
     wanted = np.minimum(np.ceil(surest).astype(np.int64), sizes)
     ranked = likelihood[np.lexsort((-likelihood, classes))]  # class after class, the surest first
     last = np.maximum(np.cumsum(sizes) - sizes + wanted - 1, 0)
@@ -53,10 +58,10 @@ def counted_where_surest(guesses: Guesses) -> Array:
 
 
 def levelled(counts: Array) -> Array:
-    """Counts (K, K) as P(label | true class); wrong labels differ between classes only as far as chance would not do it.
+    """Counts (K, K) as P(label | true class), in which wrong labels differ only as far as chance does not explain it.
 
-    Of the spread of the counts around their class's mean, chance explains the mean itself (Poisson): that part is taken
-    away from the differences. What a class has few samples for is drawn to what all classes have.
+    Chance makes counts spread by as much as their mean (Poisson): that part of the spread is taken out. A class of few
+    samples is drawn to what all classes have.
     """
     classes = len(counts)
     off = 1.0 - np.eye(classes)
@@ -129,4 +134,3 @@ def explaining(said: Array, given: Array) -> Array:
 def every(guesses: Guesses, most: int) -> Guesses:
     """Evenly spaced samples, if there are many."""
     return guesses.at(slice(None, None, -(-len(guesses) // most)))
-

@@ -481,6 +481,8 @@ def test_probabilities_of_anybody_are_audited(files, monkeypatch):
     assert {row["given_label"] for row in rows} == {"red", "green", "blue"}
     wrong = [clean[int(row["index"])] != labels[int(row["index"])] for row in rows]
     assert np.mean(wrong[: sum(wrong)]) > 0.8
+    flagged = sorted(int(row["index"]) for row in rows if row["is_label_issue"] == "true")
+    assert flagged == np.flatnonzero(find_label_issues(labels, np.load("p.npy"))).tolist()  # not as if it were a run
     line = json.loads((folder / "out" / "gallery.jsonl").read_text().splitlines()[0])
     assert line["text"] == f"text {line['index']}"
     assert json.loads((folder / "out" / "label-studio.json").read_text())[0]["data"]["text"].startswith("text ")

@@ -1,7 +1,8 @@
 """labelsieve's audit beside cleanlab and AUM: same network, same data, same run of the machine.
 
 python -m benchmarks.audit [--data fashion digits] [--noise pair:0.4 ...] [--seeds 3 4 5] writes
-benchmarks/results/audit.json and prints it as tables; what is in the record already is not run again.
+benchmarks/results/audit.json and prints it as tables; what is in the record already is not run again, except with
+--again SYSTEM. Probabilities by cross-validation are kept in the work folder and taken from there the next time.
 python -m benchmarks.audit --data cifar10 --labels CIFAR-10_human.pt:worst --device cuda --out FILE is the same on
 labels that people gave; files are looked for in the folder that LABELSIEVE_DATA names, too.
 """
@@ -28,7 +29,17 @@ import torch
 import labelsieve
 from benchmarks.audit_tables import NOT_INSTALLED, everything, summary
 from benchmarks.detection import Array, decision, ranking
-from benchmarks.peers import Clock, Spent, cross_validated, normalized_margin, self_confidence, watched
+from benchmarks.peers import (
+    Clock,
+    CrossValidated,
+    Spent,
+    cross_validated,
+    load_crossed,
+    normalized_margin,
+    save_crossed,
+    self_confidence,
+    watched,
+)
 from labelsieve.audit import find_label_issues, label_quality
 from labelsieve.audit.findings import findings_of
 from labelsieve.audit.guesses import guesses_from_run
@@ -100,11 +111,17 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"{PEERS}; {INSTALL}", file=sys.stderr)
     record = json.loads(asked.out.read_text()) if asked.out.exists() else []
     bench = Bench(asked.work, asked.device, asked.model, asked.augment)
-    left = [(task, name) for task in tasks(asked) for name in systems() if not is_done(record, task, name)]
+    left = [
+        (task, name)
+        for task in tasks(asked)
+        for name in systems()
+        if name in asked.again or not any(is_of(cell, task, name) for cell in record)
+    ]
     if left:
         warm_up(bench)
     for task, name in left:
-        record.append({"system": name, **task.key, **systems()[name](bench, task), "made": made(asked.device)})
+        cell = {"system": name, **task.key, **systems()[name](bench, task), "made": made(asked.device)}
+        record = [old for old in record if not is_of(old, task, name)] + [cell]
         asked.out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(asked.out, (json.dumps(record, indent=1) + "\n").encode())
         best = max(row["average_precision"] for row in record[-1]["scores"].values())
@@ -112,8 +129,8 @@ def main(words: Sequence[str] | None = None) -> None:
     print(everything(record) if asked.full else summary(record))
 
 
-def is_done(record: Sequence[Cell], task: Task, system: str) -> bool:
-    return any(cell["system"] == system and task.key.items() <= cell.items() for cell in record)
+def is_of(cell: Cell, task: Task, system: str) -> bool:
+    return bool(cell["system"] == system and task.key.items() <= cell.items())
 
 
 def warm_up(bench: Bench) -> None:
@@ -135,6 +152,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default=best_device())
     parser.add_argument("--work", type=Path, default=Path("runs/audit-benchmark"))
     parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--again", nargs="+", default=[], choices=list(systems()), help="systems to run again")
     parser.add_argument("--full", action="store_true", help="print every figure")
     return parser.parse_args(words)
 
@@ -210,7 +228,7 @@ def by_cross_validation(bench: Bench, task: Task) -> Cell:
     """cleanlab's scores and decision on probabilities of five folds, and labelsieve's on the same probabilities."""
     prepared = prepared_for(bench, task)
     wrong, labels = wrong_labels(prepared), prepared.train.labels.cpu().numpy()
-    crossed = cross_validated(prepared, task.seed)
+    crossed = crossed_for(bench, task, prepared)
     trained = crossed.search + crossed.folds
     clock = Clock()
     confidence, margin, issues = theirs(labels, crossed.probs)
@@ -224,6 +242,16 @@ def by_cross_validation(bench: Bench, task: Task) -> Cell:
     }
     search = {"chosen_epochs": crossed.epochs, "held_out_accuracy": crossed.accuracies, **crossed.search._asdict()}
     return {**facts(prepared), "search": search, "scores": scores}
+
+
+def crossed_for(bench: Bench, task: Task, prepared: Prepared) -> CrossValidated:
+    """Probabilities by cross-validation, and what they took; the work folder keeps them."""
+    parts = (*task.key.values(), bench.model, bench.augment, bench.device)
+    path = bench.work / "crossed" / f"{'-'.join(str(part) for part in parts)}.npz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_crossed(path, cross_validated(prepared, task.seed))
+    return load_crossed(path)
 
 
 def theirs(labels: Array, probs: Array) -> tuple[Array, Array, Array | None]:

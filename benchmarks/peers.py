@@ -7,6 +7,7 @@ definitions; tests compare them with the packages where these are installed.
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,6 +88,20 @@ def cross_validated(prepared: Prepared, seed: int) -> CrossValidated:
         inside, outside = (torch.nonzero(chosen).squeeze(1) for chosen in (folds != fold, folds == fold))
         probs[outside.numpy()] = predicted(prepared, inside, outside, epochs, derive(seed, "fold", fold))
     return CrossValidated(probs, epochs, accuracies, search, clock.read())
+
+
+def save_crossed(path: Path, crossed: CrossValidated) -> None:
+    """All of it as a .npz file."""
+    tried = np.array([*crossed.accuracies.items()])
+    np.savez(path, probs=crossed.probs, epochs=crossed.epochs, tried=tried, search=crossed.search, folds=crossed.folds)
+
+
+def load_crossed(path: Path) -> CrossValidated:
+    """What was saved."""
+    with np.load(path) as kept:
+        tried = {int(epochs): float(accuracy) for epochs, accuracy in kept["tried"]}
+        search, folds = (Spent(*kept[name].tolist()) for name in ("search", "folds"))
+        return CrossValidated(kept["probs"], int(kept["epochs"]), tried, search, folds)
 
 
 def searched(prepared: Prepared, places: Tensor, seed: int) -> dict[int, float]:

@@ -18,11 +18,12 @@ from labelsieve.audit.estimate import Interval, Noise, confident_joint
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import findings_of
 from labelsieve.audit.guesses import guesses_of
-from labelsieve.audit.posterior import counted_joint, posterior, quality
+from labelsieve.audit.posterior import counted_joint, label_given_true, posterior, quality
 from labelsieve.audit.reconcile import reconciled
 from labelsieve.audit.tables import COLUMNS, labels_csv, labels_parquet, summary
 from labelsieve.audit.thumbnail import thumbnail
 from labelsieve.audit.training import sharpened
+from labelsieve.audit.unmixed import unmixed
 from labelsieve.audit.verdict import reason, reasons
 from labelsieve.cells import guarded, printable, unguarded
 from labelsieve.cli import execute
@@ -60,7 +61,7 @@ def test_bayes_rule_by_hand():
     found = guesses_of(labels, probs)
     assert counted_joint(found).tolist() == [[1, 1], [0, 1]]
     joint = np.array([[97.5, 47.5], [-2.5, 147.5]])  # with the prior of 2.5 a cell: 100, 50; 0, 150
-    likely, again = posterior(found, joint)
+    likely, again = posterior(found, label_given_true(joint))
     given_0 = 1.0, 0.25  # P(label 0 | true 0), P(label 0 | true 1)
     first = 0.8 * given_0[0] / (0.8 * given_0[0] + 0.2 * given_0[1])
     second = 0.3 * given_0[0] / (0.3 * given_0[0] + 0.7 * given_0[1])
@@ -70,7 +71,8 @@ def test_bayes_rule_by_hand():
 
 def test_classes_that_were_not_kept_share_what_is_left():
     labels, probs, _ = noisy(lambda k: pair(k, 0.3), classes=8)
-    exact = posterior(guesses_of(labels, probs), joint := counted_joint(guesses_of(labels, probs)))[0]
+    found = guesses_of(labels, probs)
+    exact = posterior(found, label_given_true(joint := counted_joint(found)))[0]
     dense = joint + 5 / 8
     weight = probs * (dense / dense.sum(0))[labels]
     wanted = weight[np.arange(len(labels)), labels] / weight.sum(1)
@@ -181,7 +183,7 @@ def test_a_large_file_is_read_in_pieces_and_once(tmp_path, monkeypatch):
     labels, probs, _ = noisy(lambda k: pair(k, 0.3), count=3000)
     path = tmp_path / "probs.npy"
     np.save(path, probs.astype(np.float16))
-    whole = quality(guesses_of(labels, np.load(path)))
+    whole = quality(*unmixed(guesses_of(labels, np.load(path))))
     read = []
 
     class Watched(np.memmap):
@@ -479,6 +481,8 @@ def test_probabilities_of_anybody_are_audited(files, monkeypatch):
     assert {row["given_label"] for row in rows} == {"red", "green", "blue"}
     wrong = [clean[int(row["index"])] != labels[int(row["index"])] for row in rows]
     assert np.mean(wrong[: sum(wrong)]) > 0.8
+    flagged = sorted(int(row["index"]) for row in rows if row["is_label_issue"] == "true")
+    assert flagged == np.flatnonzero(find_label_issues(labels, np.load("p.npy"))).tolist()  # not as if it were a run
     line = json.loads((folder / "out" / "gallery.jsonl").read_text().splitlines()[0])
     assert line["text"] == f"text {line['index']}"
     assert json.loads((folder / "out" / "label-studio.json").read_text())[0]["data"]["text"].startswith("text ")

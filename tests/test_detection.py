@@ -211,6 +211,13 @@ def test_what_is_recorded_is_not_run_again(tmp_path, capsys):
     again = capsys.readouterr().out
     assert (tmp_path / "record.json").stat().st_mtime_ns == before
     assert first.endswith(again) and again.strip() == summary(record)
+    main([*words, "--again", "cleanlab"])  # its probabilities are kept: only the scores are made anew
+    anew = json.loads((tmp_path / "record.json").read_text())
+    assert [made for made in record if made["system"] != "cleanlab"] == anew[:-1] and len(anew) == len(record)
+    (old,) = [made for made in record if made["system"] == "cleanlab"]
+    assert anew[-1]["search"] == old["search"]
+    for name, row in old["scores"].items():
+        assert anew[-1]["scores"][name]["average_precision"] == row["average_precision"]
 
 
 def test_the_documented_tables_come_from_the_record():
@@ -219,11 +226,11 @@ def test_the_documented_tables_come_from_the_record():
     assert summary(record) in (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 
 
-def test_the_documented_timidity_comes_from_the_record():
+def test_the_documented_recall_on_probabilities_comes_from_the_record():
     record = json.loads((ROOT / "benchmarks" / "results" / "audit.json").read_text())
     rows = [made["scores"].get(POST_HOC) for made in record if made["rate"] == 0.4]
     recall = [100 * row["recall"] for row in rows if row]
-    assert f"flags {min(recall):.0f}% to {max(recall):.0f}% of the wrong labels" in (ROOT / "docs/audit.md").read_text()
+    assert f"finds {min(recall):.0f}% to {max(recall):.0f}% of the wrong labels" in (ROOT / "docs/audit.md").read_text()
 
 
 def test_the_documented_automatic_rates_come_from_the_record():

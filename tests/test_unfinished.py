@@ -118,8 +118,11 @@ def test_beside_a_finished_run_an_unfinished_one_is_shown_but_not_one_that_has_o
 def test_a_command_is_typed_again_as_it_was_meant():
     given = {
         **usual_options(train),
-        "set": ("lam=2", "floor=0.1"), "out": Path("my runs/a"), "dry_run": True,
-        "reading": Streaming(skip_bad=True), "training": Training(epochs=3, nesterov=False),
+        "set": ("lam=2", "floor=0.1"),
+        "out": Path("my runs/a"),
+        "dry_run": True,
+        "reading": Streaming(skip_bad=True),
+        "training": Training(epochs=3, nesterov=False),
     }
     typed = "labelsieve train photos --set lam=2 --set floor=0.1 --out 'my runs/a' --skip-bad --epochs 3 --no-nesterov"
     assert retyped("train", "photos", given) == typed

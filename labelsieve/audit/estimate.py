@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labelsieve.audit.guesses import Guesses, guesses_of
-from labelsieve.audit.posterior import counted_joint, posterior, quality
+from labelsieve.audit.posterior import counted_joint, label_given_true, posterior, quality
+from labelsieve.audit.unmixed import unmixed
 
 Array = np.ndarray[Any, Any]
 NORMAL = 1.96  # standard errors of a 95% interval
@@ -34,22 +35,37 @@ def estimate_noise(labels: Array, pred_probs: Array) -> Noise:
 
     For example predictions by cross-validation, or of a network that was trained robustly.
     """
-    return noise_of(guesses_of(labels, pred_probs))
+    return noise_unmixed(guesses_of(labels, pred_probs))
 
 
 def noise_of(guesses: Guesses) -> Noise:
-    """The same from guesses.
+    """The same from the guesses of a run, which holds the true classes likely and has learnt from these labels.
 
     The estimate is the mean probability of being wrong under the counted joint. The range reaches from the more careful
     joint that settles (it believes the labels more) to the confident joint (it believes the classifier more), with
     sampling error on both sides.
     """
-    likely, joint = posterior(guesses, counted_joint(guesses))
-    careful = 1 - quality(guesses)
-    sizes = np.bincount(guesses.labels, minlength=guesses.num_classes)
+    likely, joint = posterior(guesses, label_given_true(counted_joint(guesses)))
+    return noise_from(guesses, likely, joint, quality(guesses))
+
+
+def noise_unmixed(guesses: Guesses, about_true: tuple[Guesses, Array] | None = None) -> Noise:
+    """The same from the guesses of a classifier that learnt from other labels, and what `unmixed` makes of them.
+
+    The range begins with what is likely if the guesses are of true classes already.
+    """
+    truer, label_given = unmixed(guesses) if about_true is None else about_true
+    likely, joint = posterior(truer, label_given)
+    return noise_from(guesses, likely, joint, quality(guesses, label_given))
+
+
+def noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) -> Noise:
+    """The noise in probabilities of the labels (n) and their joint (K, K), and in more careful ones (n)."""
+    classes = guesses.num_classes
+    sizes = np.bincount(guesses.labels, minlength=classes)
     bold = confident_joint(guesses)
-    wrong = np.bincount(guesses.labels, 1 - likely, guesses.num_classes)
-    least = np.bincount(guesses.labels, careful, guesses.num_classes)
+    wrong = np.bincount(guesses.labels, 1 - likely, classes)
+    least = np.bincount(guesses.labels, 1 - careful, classes)
     counted, agreed = bold.sum(1), bold.diagonal()
     overall = interval(
         wrong.sum() / len(guesses),

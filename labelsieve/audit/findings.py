@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from labelsieve.audit.estimate import Interval, Noise, noise_of
+from labelsieve.audit.estimate import Interval, Noise, noise_of, noise_unmixed
 from labelsieve.audit.guesses import Guesses
-from labelsieve.audit.posterior import quality, settled_joint, suggestions
+from labelsieve.audit.posterior import quality, settled, suggestions
 from labelsieve.audit.quality import THRESHOLD
 from labelsieve.audit.reconcile import reconciled
 from labelsieve.audit.training import sharpened
+from labelsieve.audit.unmixed import unmixed
 from labelsieve.audit.verdict import basis, reasons, verdict
 
 Array = np.ndarray[Any, Any]
@@ -65,20 +66,22 @@ def findings_of(
     plain: bool = False,
     rate: Interval | None = None,
     held_out: int = 0,
+    unlearnt: bool = False,
 ) -> Findings:
     """Look at every label.
 
     `training`: the mean margin (n) of each sample while training and how often it was seen. `remarks` (n): what else is
     to be said of a sample, or nothing. `plain`: the network learnt from all labels alike. `rate`: the share of wrong
     labels, if it is better known from samples that were `held_out`; the shares of the classes are made to fit.
+    `unlearnt`: the guesses are anybody's classifier's, which did not learn from the labels that it judges.
     """
-    joint = settled_joint(guesses)
-    good = quality(guesses, joint)
+    truer, label_given = unmixed(guesses) if unlearnt else (guesses, settled(guesses))
+    good = quality(truer, label_given)
     if training is not None:
         good = sharpened(good, *training)
     issues = good < THRESHOLD
-    other = suggestions(guesses, joint)
-    noise = noise_of(guesses)
+    other = suggestions(truer, label_given)
+    noise = noise_unmixed(guesses, (truer, label_given)) if unlearnt else noise_of(guesses)
     if rate is not None:
         noise = reconciled(noise, rate, np.bincount(guesses.labels, minlength=guesses.num_classes))
     held = np.where(guesses.likeliest == other[:, None], guesses.likelihood, 0).sum(1)  # how likely it is held

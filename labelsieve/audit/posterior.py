@@ -24,17 +24,16 @@ def counted_joint(guesses: Guesses) -> Array:
     return _summed(guesses.labels, guesses.likeliest[:, :1], np.ones((len(guesses), 1)), guesses.num_classes)
 
 
-def posterior(guesses: Guesses, joint: Array) -> tuple[Array, Array]:
+def posterior(guesses: Guesses, label_given: Array) -> tuple[Array, Array]:
     """The probability of each label (n), and the joint (K, K) that the same probabilities add up to."""
-    classes, weight, rest = weighed(guesses, joint)
+    classes, weight, rest = weighed(guesses, label_given)
     joint = _summed(guesses.labels, classes, weight, guesses.num_classes)
     spread = np.bincount(guesses.labels, rest, guesses.num_classes) / guesses.num_classes
     return weight[:, 0], joint + spread[:, None]
 
 
-def weighed(guesses: Guesses, joint: Array) -> tuple[Array, Array, Array]:
+def weighed(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
     """By Bayes' rule: classes (n, 1 + M), the label first, how probable each is, and what is left for others (n)."""
-    label_given = _label_given_true(joint)  # T[y, j]
     labels = guesses.labels[:, None]
     classes = np.concatenate([labels, guesses.likeliest], axis=1)
     given = label_given[labels, classes]
@@ -49,38 +48,39 @@ def weighed(guesses: Guesses, joint: Array) -> tuple[Array, Array, Array]:
     return classes, weight / total[:, None], rest / total
 
 
-def best_other(guesses: Guesses, joint: Array) -> Array:
+def best_other(guesses: Guesses, label_given: Array) -> Array:
     """The most probable class besides the label (n)."""
-    classes, weight, _ = weighed(guesses, joint)
+    classes, weight, _ = weighed(guesses, label_given)
     other: Array = classes[np.arange(len(guesses)), 1 + weight[:, 1:].argmax(1)]
     return other
 
 
-def settled_joint(guesses: Guesses, rounds: int = ROUNDS) -> Array:
-    """The joint, estimated anew a few times; of many samples, from some of them, evenly spaced."""
+def settled(guesses: Guesses, rounds: int = ROUNDS) -> Array:
+    """P(label | true class) (K, K), estimated anew a few times; of many samples, from some of them, evenly spaced."""
     some = guesses.at(slice(None, None, -(-len(guesses) // MOST)))
     joint = counted_joint(some)
     for _ in range(rounds):
-        joint = posterior(some, joint)[1]
-    return joint
+        joint = posterior(some, label_given_true(joint))[1]
+    return label_given_true(joint)
 
 
-def quality(guesses: Guesses, joint: Array | None = None) -> Array:
+def quality(guesses: Guesses, label_given: Array | None = None) -> Array:
     """The probability of each label (n)."""
-    joint = settled_joint(guesses) if joint is None else joint
-    return np.concatenate([posterior(piece, joint)[0] for piece in pieces(guesses)])
+    given = settled(guesses) if label_given is None else label_given
+    return np.concatenate([posterior(piece, given)[0] for piece in pieces(guesses)])
 
 
-def suggestions(guesses: Guesses, joint: Array) -> Array:
+def suggestions(guesses: Guesses, label_given: Array) -> Array:
     """The most probable class besides the label (n), of any number of samples."""
-    return np.concatenate([best_other(piece, joint) for piece in pieces(guesses)])
+    return np.concatenate([best_other(piece, label_given) for piece in pieces(guesses)])
 
 
-def pieces(guesses: Guesses) -> Iterator[Guesses]:
-    return (guesses.at(slice(first, first + MOST)) for first in range(0, len(guesses), MOST))
+def pieces(guesses: Guesses, size: int = MOST) -> Iterator[Guesses]:
+    return (guesses.at(slice(first, first + size)) for first in range(0, len(guesses), size))
 
 
-def _label_given_true(joint: Array) -> Array:
+def label_given_true(joint: Array) -> Array:
+    """T[y, j] = P(label y | true class j) of a joint (K, K)."""
     known = joint + PRIOR / len(joint)
     shares: Array = known / known.sum(0)
     return shares

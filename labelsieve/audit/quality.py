@@ -6,6 +6,7 @@ import numpy as np
 
 from labelsieve.audit import posterior
 from labelsieve.audit.guesses import checked_labels, guesses_of, pieces
+from labelsieve.audit.unmixed import unmixed
 from labelsieve.errors import InputError, nearest
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +31,7 @@ def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "p
         return guesses.confidence.astype(np.float64)
     if criterion == "margin":
         return (1 + margin(guesses.labels, guesses.confidence, guesses.likeliest, guesses.likelihood)) / 2
-    return posterior.quality(guesses)
+    return posterior.quality(*unmixed(guesses))
 
 
 def find_label_issues(
@@ -44,7 +45,7 @@ def find_label_issues(
     """Which labels are more likely wrong than right: a mask (n), or their positions, the most suspicious first."""
     if return_indices_ranked_by not in (None, "label_quality"):
         raise InputError(f"return_indices_ranked_by is label_quality or None, got {return_indices_ranked_by!r}")
-    issues = posterior.quality(guesses_of(labels, pred_probs)) < THRESHOLD
+    issues = posterior.quality(*unmixed(guesses_of(labels, pred_probs))) < THRESHOLD
     if return_indices_ranked_by is None:
         return issues
     found = np.flatnonzero(issues)

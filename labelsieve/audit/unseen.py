@@ -13,9 +13,9 @@ import numpy as np
 
 from labelsieve.audit.estimate import NORMAL, Interval
 from labelsieve.audit.guesses import Guesses
+from labelsieve.audit.unmixed import TEMPERATURES
 
 Array = np.ndarray[Any, Any]
-TEMPERATURES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)
 DOUBT = 0.5  # samples that each share gives up, and what it must add to the log-likelihood
 MOST = 2_000_000  # probabilities that are looked at
 RESAMPLES = 30

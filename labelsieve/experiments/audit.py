@@ -169,7 +169,7 @@ def audit_files(
     elif text is not None:
         shown = views_of_text(text, len(guesses))
     made = {"method": "pred-probs", "versions": versions(), "statistics": False}
-    write(findings_of(guesses, names, ids), None, made, shown, out, export)
+    write(findings_of(guesses, names, ids, unlearnt=True), None, made, shown, out, export)
 
 
 def opened(path: Path) -> Array:

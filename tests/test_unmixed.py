@@ -188,6 +188,13 @@ def test_findings_suggest_the_true_class_and_quote_the_model():
 # --- what the documentation says
 
 
+def test_a_classifier_that_only_guesses_is_not_believed():
+    random = np.random.default_rng(0)
+    labels, guessed = random.integers(0, 10, 2000), random.dirichlet(np.ones(10), 2000)
+    found = findings_of(guesses_of(labels, guessed), list("abcdefghij"), unlearnt=True)
+    assert found.verdict.endswith("the model knows too little to judge them: look at some first.")
+
+
 def test_the_documented_tables_come_from_the_record():
     record = json.loads((ROOT / "benchmarks" / "results" / "posthoc.json").read_text())
     decided = (ROOT / "docs" / "decisions" / "026-probabilities-of-any-classifier.md").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from labelsieve.audit.estimate import Interval, Noise
 
 Array = np.ndarray[Any, Any]
 CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing needs to be done
+HARDLY_BELIEVED = 0.5  # share of wrong labels above which a bad model is the likelier reason
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
 
 
@@ -27,7 +28,10 @@ def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str], pla
             f"Nothing needs to be done{look}."
         )
     found = f"{'At least' if plain else 'About'} {percent(rate.estimate)} of the {samples:,} labels look wrong"
-    return f"{found} ({span(rate)}); {issues:,} are more likely wrong than right. {dominance(noise, classes)}"
+    seen = f"{found} ({span(rate)}); {issues:,} are more likely wrong than right."
+    if rate.estimate > HARDLY_BELIEVED:
+        return f"{seen} Either most labels are wrong, or the model knows too little to judge them: look at some first."
+    return f"{seen} {dominance(noise, classes)}"
 
 
 def looks_clean(rate: Interval) -> bool:

@@ -188,13 +188,13 @@ def train(
         threads=threads,
     )
     path = out or Path("runs") / (experiment.name() + ("-auto" if unknown else ""))
-    if unknown:
-        named = {"epochs": epochs, "warmup": warmup, "lr": lr}
-        experiment = single.settled(experiment, [name for name, value in named.items() if value is None])
+    named = {"epochs": epochs, "warmup": warmup, "batch": batch, "lr": lr}
+    free = [name for name, value in named.items() if value is None]
+    experiment, probes = single.settled(experiment, free) if unknown else (experiment, [])
     if dry_run:
-        print(single.forecast(experiment, path, unknown))
-    elif unknown:
-        single.train_auto(experiment, path, method)
+        print(single.forecast(experiment, path, probes))
+    elif probes:
+        single.train_auto(experiment, probes, path, method)
     else:
         single.train(experiment, path)
 

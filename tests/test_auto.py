@@ -16,10 +16,22 @@ from labelsieve.audit.estimate import Interval
 from labelsieve.audit.guesses import guesses_of
 from labelsieve.audit.unseen import Unseen, dense, tempered, unseen_noise
 from labelsieve.cli import execute
-from labelsieve.experiments.auto import cautious, choice, held_out_noise, probe_of, share_held_out, starved, suited
+from labelsieve.errors import InputError
+from labelsieve.experiments.auto import (
+    cautious,
+    choice,
+    held_out_guesses,
+    held_out_noise,
+    planned_trainings,
+    probe_of,
+    share_held_out,
+    starved,
+    suited,
+)
+from labelsieve.experiments.prepare import held_out as parted
 from labelsieve.experiments.prepare import prepare, training_of
 from labelsieve.experiments.spec import Experiment
-from labelsieve.report.records import read_run
+from labelsieve.report.records import finished_runs, read_run, read_samples
 from tests.conftest import blobs
 
 CLASSES = 6
@@ -105,6 +117,30 @@ def test_how_much_is_held_out():
     assert [share_held_out(n) for n in (500, 3000, 4000, 6000, 50_000)] == [0.2, 0.2, 0.15, 0.1, 0.1]
 
 
+def test_few_samples_are_held_out_in_turn_and_all_learnt_from():
+    asked = Experiment(data="photos", seed=3)
+    training, probes = planned_trainings(asked, 1500)
+    assert training == asked and [probe.fold for probe in probes] == [0, 1, 2, 3, 4]
+    assert {replace(probe, fold=0, valid=0.0) for probe in probes} == {probe_of(asked)} and probes[0].valid == 0.2
+    training, probes = planned_trainings(asked, 3000)
+    assert training == replace(asked, valid=0.2) and probes == [replace(probe_of(asked), valid=0.2)]
+    named = replace(asked, valid=0.3)
+    assert planned_trainings(named, 500) == (named, [probe_of(named)])
+
+
+@given(st.integers(10, 400), st.integers(0, 9))
+def test_folds_share_nothing(samples, seed):
+    parts = [parted(samples, 0.2, seed, fold) for fold in range(4)]
+    assert all(torch.cat(part).sort().values.equal(torch.arange(samples)) for part in parts)
+    every = torch.cat([held for _, held in parts])
+    assert len(every.unique()) == len(every) == 4 * round(0.2 * samples)
+
+
+def test_a_fold_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="no fold 5 of 20 of 100 samples"):
+        parted(100, 0.2, 0, 5)
+
+
 def test_a_class_that_starves_is_named():
     assert starved([0.6, 0.22, 0.9], 0.4, ["Coat", "Dress", "Bag"]) == ["Dress (22%)"]
     assert starved([0.6, 0.55, 0.65], 0.4, ["Coat", "Dress", "Bag"]) == []
@@ -137,19 +173,37 @@ def test_own_data_is_trained_without_a_noise_rate(auto_run, noisy_file, capsys):
     assert abs(held_out_noise(auto_run).rate.estimate - 0.3) < 0.1 and abs(run.spec["noise_rate"] - 0.3) < 0.1
     assert run.start["chosen"]["method"] == run.spec["method"] == "mentornet-prop"
     assert run.start["chosen"]["noise_rate"] == run.spec["noise_rate"] and len(run.start["chosen"]["reasons"]) == 2
-    assert run.spec["valid"] == 0.2 and run.end["chosen_epoch"] > 9
+    assert run.spec["valid"] == 0 and run.end["chosen_epoch"] == 12 and run.start["samples"] == 1200
     assert run.epochs[run.end["chosen_epoch"] - 1]["test_error"] < 5
     before = (auto_run / "record.jsonl").read_bytes()
     assert execute(["train", str(noisy_file), *QUICK, "--out", str(auto_run)]) == 0
     said = capsys.readouterr().out
     assert "already trained" in said and "of the labels look wrong" in said and "labelsieve review" in said
-    assert "probe of" not in said and (auto_run / "record.jsonl").read_bytes() == before
+    assert "probes of" not in said and (auto_run / "record.jsonl").read_bytes() == before
+
+
+def test_every_label_is_judged_by_a_probe_that_did_not_learn_it(auto_run, noisy_file):
+    held = held_out_guesses(auto_run)
+    with np.load(noisy_file) as data:
+        labels = data["labels"]
+    parts = [read_samples(auto_run / "probe" / str(number))["split"] == 1 for number in range(1, 6)]
+    assert (np.sum(parts, axis=0) == 1).all() and len(held) == 1200
+    assert (held.labels == np.concatenate([labels[part] for part in parts])).all()
+    assert finished_runs(auto_run) == [auto_run]
+
+
+def test_a_share_that_a_person_names_is_held_out(noisy_file, tmp_path):
+    out = tmp_path / "named"
+    assert execute(["train", str(noisy_file), *QUICK, "--valid", "0.1", "--out", str(out)]) == 0
+    run = read_run(out)
+    assert run.start["samples"] == 1080 and run.end["chosen_epoch"] > 9 and len(held_out_guesses(out)) == 120
+    assert [folder.name for folder in (out / "probe").iterdir()] == ["1"]
 
 
 def test_killed_in_the_probe_and_in_the_training_it_ends_in_the_same_bits(auto_run, noisy_file, tmp_path):
     out = tmp_path / "cut"
     command = [sys.executable, "-m", "labelsieve", "train", str(noisy_file), *QUICK, "--out", str(out)]
-    for record in (out / "probe" / "record.jsonl", out / "record.jsonl"):
+    for record in (out / "probe" / "2" / "record.jsonl", out / "record.jsonl"):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         end = time.monotonic() + 120
         while not (record.exists() and b'"epoch"' in record.read_bytes()):
@@ -164,7 +218,7 @@ def test_killed_in_the_probe_and_in_the_training_it_ends_in_the_same_bits(auto_r
         lines = map(json.loads, (path / "record.jsonl").read_text().splitlines())
         return [{k: v for k, v in row.items() if k != "seconds"} for row in lines if row["event"] != "resume"]
 
-    assert rows(out) == rows(auto_run) and rows(out / "probe") == rows(auto_run / "probe")
+    assert rows(out) == rows(auto_run) and rows(out / "probe" / "2") == rows(auto_run / "probe" / "2")
     for name in ("model.safetensors", "samples.safetensors"):
         assert (out / name).read_bytes() == (auto_run / name).read_bytes()
 
@@ -176,23 +230,23 @@ def test_a_folder_with_other_files_is_left_alone(noisy_file, tmp_path, capsys):
 
 
 def test_too_little_to_hold_out_is_said(tmp_path, capsys):
-    data = blobs(60, 0)
+    data = blobs(45, 0)
     images = data.images.permute(0, 2, 3, 1).numpy()
     np.savez(tmp_path / "few.npz", images=images, labels=data.labels.numpy())
     assert execute(["train", str(tmp_path / "few.npz"), *QUICK, "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
-    assert "held out 12 samples, too few to estimate a noise rate; say --noise-rate, or --valid" in error
+    assert "held out 45 samples, too few to estimate a noise rate; say --noise-rate, or --valid" in error
 
 
 def test_a_dry_run_says_that_a_probe_comes_first(noisy_file, capsys):
     assert execute(["train", str(noisy_file), *QUICK, "--dry-run"]) == 0
-    assert "cost:    a probe of 9 epochs, then 12 epochs" in capsys.readouterr().out
+    assert "cost:    5 probes of 9 epochs, then 12 epochs" in capsys.readouterr().out
 
 
 def test_the_probe_keeps_every_class_alive(auto_run):
-    spec = json.loads((auto_run / "probe" / "spec.json").read_text())["experiment"]
+    spec = json.loads((auto_run / "probe" / "5" / "spec.json").read_text())["experiment"]
     assert spec["options"] == [["floor", 0.5]] and spec["noise_rate"] == 0.4 and spec["choose"] == "last"
-    assert torch.tensor(read_run(auto_run / "probe").epochs[-1]["kept"]).min() > 0.2
+    assert torch.tensor(read_run(auto_run / "probe" / "5").epochs[-1]["kept"]).min() > 0.2
 
 
 def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys):
@@ -206,13 +260,14 @@ def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys):
 
 def test_settings_suit_the_small_network_where_nobody_names_them():
     asked = Experiment(data="photos", model="auto", valid=0.1)
-    every = suited(asked, "small", ["epochs", "warmup", "lr"])
-    assert (every.epochs, every.warmup, every.lr) == (60, 20, 0.02)
-    some = suited(replace(asked, epochs=9, warmup=4), "small", ["warmup", "lr"])
-    assert (some.epochs, some.warmup, some.lr) == (9, 3, 0.02)
-    assert suited(asked, "densenet-25-12", ["lr"]) == asked
+    every = suited(asked, "small", ["epochs", "warmup", "batch", "lr"], 1500)
+    assert (every.epochs, every.warmup, every.batch, every.lr) == (30, 10, 32, 0.02)
+    some = suited(replace(asked, epochs=9, warmup=4), "small", ["warmup", "lr"], 1500)
+    assert (some.epochs, some.warmup, some.batch, some.lr) == (9, 3, 128, 0.02)
+    assert [suited(asked, "small", ["batch"], n).batch for n in (300, 3000, 6000, 50_000)] == [32, 64, 128, 128]
+    assert suited(asked, "densenet-25-12", ["lr", "batch"], 1500) == asked
     fashion = Experiment(data="fashion")
-    assert suited(fashion, "small", ["lr", "epochs"]) == fashion
+    assert suited(fashion, "small", ["lr", "epochs", "batch"], 6000) == fashion
 
 
 def test_corrected_labels_do_not_make_the_old_ones_true(noisy_file, tmp_path):

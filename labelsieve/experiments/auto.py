@@ -2,10 +2,12 @@
 
 A probe comes first: the same training up to a little after the warm-up, told that 40% of the labels are wrong. What it
 then predicts for samples that were held out says how many of their labels are wrong and whether the wrong ones come
-from certain classes. The training itself is told that. Both live in the run's folder and go on where they were cut.
+from certain classes. The training itself is told that. Where there are few samples, five probes hold out a fifth each,
+so that every label is judged, and the training learns from all. All live in the run's folder and go on where they were
+cut.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,21 +15,24 @@ from typing import Any
 import numpy as np
 
 from labelsieve.audit.estimate import Interval
-from labelsieve.audit.guesses import guesses_from_run
+from labelsieve.audit.guesses import Guesses, guesses_from_run, joined
 from labelsieve.audit.unseen import Unseen, dense, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
 from labelsieve.experiments.spec import SETTINGS, Experiment
-from labelsieve.report.records import Array, read_run, read_samples
+from labelsieve.report.records import PROBE, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
 SHARE = 0.4  # of the epochs that the probe selects in
 FLOOR = 0.5  # of what is kept, of every label
 CLEAN = 0.03  # a rate below which nothing should be done
 CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
-SMALL: dict[str, Any] = {"epochs": 60, "lr": 0.02}  # for the small network on a person's own images
+SMALL: dict[str, Any] = {"epochs": 30, "lr": 0.02}  # for the small network on a person's own images
 WARMUP = 1 / 3  # of these epochs
+STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt from in smaller batches
+BATCHES = (32, 128)
 HELD = 600  # samples to hold out, if that is between a tenth and a fifth
+FOLDS = 5  # probes where a fifth is less
 FEWEST = 50  # held-out samples that an estimate can be made from
 
 
@@ -47,13 +52,24 @@ def share_held_out(samples: int) -> float:
     return round(min(0.2, max(0.1, HELD / samples)), 3)
 
 
-def suited(asked: Experiment, model: str, free: Collection[str]) -> Experiment:
+def suited(asked: Experiment, model: str, free: Collection[str], samples: int) -> Experiment:
     """Settings that suit the network, where a person has named none (`free`)."""
     if model != "small" or asked.data in SETTINGS:
         return asked
     epochs = SMALL["epochs"] if "epochs" in free else asked.epochs
-    usual = {**SMALL, "epochs": epochs, "warmup": max(1, round(WARMUP * epochs)) if epochs > 1 else 0}
+    warmup = max(1, round(WARMUP * epochs)) if epochs > 1 else 0
+    batch = min(max(round(samples / STEPS), BATCHES[0]), BATCHES[1])
+    usual = {**SMALL, "epochs": epochs, "warmup": warmup, "batch": batch}
     return replace(asked, **{name: usual[name] for name in free if name in usual})
+
+
+def planned_trainings(asked: Experiment, samples: int) -> tuple[Experiment, list[Experiment]]:
+    """The training, with what it holds out, and the probes before it; a share that a person named stays."""
+    share = asked.valid or share_held_out(samples)
+    probe = replace(probe_of(asked), valid=share)
+    if asked.valid or round(share * samples) >= HELD:
+        return replace(asked, valid=share), [probe]
+    return asked, [replace(probe, fold=fold) for fold in range(FOLDS)]
 
 
 def probe_of(asked: Experiment) -> Experiment:
@@ -74,23 +90,37 @@ def probe_of(asked: Experiment) -> Experiment:
 
 
 def held_out_noise(run: Path) -> Unseen:
-    """The share of wrong labels that a finished run sees among the samples that it held out."""
-    samples = read_samples(run) or {}
-    seen = noise_among_held_out(samples, len(read_run(run).classes))
+    """The share of wrong labels that a run sees among held-out samples: its own, or those of its probes."""
+    held = held_out_guesses(run)
+    seen = noise_among(held)
     if seen is None:
-        held = int((samples.get("split", np.zeros(0)) == HELD_OUT).sum())
         raise InputError(
-            f"{run} held out {held} samples, too few to estimate a noise rate; say --noise-rate, or --valid"
+            f"{run} held out {0 if held is None else len(held)} samples, too few to estimate a noise rate; "
+            "say --noise-rate, or --valid"
         )
     return seen
 
 
-def noise_among_held_out(samples: Mapping[str, Array], classes: int) -> Unseen | None:
-    """The same of what a run left of every sample; None if it held out too few."""
-    if "split" not in samples or (held := samples["split"] == HELD_OUT).sum() < FEWEST:
-        return None
-    guesses = guesses_from_run(samples, classes).at(held)
-    return unseen_noise(guesses.labels, dense(guesses))
+def noise_among(held: Guesses | None) -> Unseen | None:
+    """The same of guesses for held-out samples; None if these are too few."""
+    return None if held is None or len(held) < FEWEST else unseen_noise(held.labels, dense(held))
+
+
+def held_out_guesses(run: Path) -> Guesses | None:
+    """What a run thinks of the samples that it held out, else what its probes do, each of its own."""
+    probes = sorted(done.parent for done in (run / PROBE).glob("*/done"))
+    for folders in ([run] if (run / "done").exists() else [], probes):
+        found = [held for folder in folders if (held := own_held_out(folder)) is not None]
+        if found:
+            return joined(found)
+    return None
+
+
+def own_held_out(run: Path) -> Guesses | None:
+    """What one run thinks of the samples that it held out itself."""
+    samples = read_samples(run) or {}
+    held = samples["split"] == HELD_OUT if "split" in samples else np.zeros(0, bool)
+    return guesses_from_run(samples, len(read_run(run).classes)).at(held) if held.any() else None
 
 
 def cautious(rate: Interval) -> Interval:

@@ -12,10 +12,10 @@ from typing import Any
 from labelsieve.errors import InputError
 from labelsieve.experiments.spec import BESIDE_THE_POINT, Experiment, with_defaults
 from labelsieve.files import disk_error, write_atomically
+from labelsieve.report.records import PROBE
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.record import Record
 
-PROBE = "probe"  # the folder, in that of a run, of the training that found out what suits the data
 HERE = threading.Lock()
 ENTERED: set[Path] = set()  # file locks are between processes, this is between the threads of one
 
@@ -76,7 +76,7 @@ class RunFolder:
     def refuse_strangers(self) -> None:
         """A folder with files but no run in it is somebody's work."""
         if self.path.is_dir() and not (self.path / "spec.json").exists():
-            ours = {"lock", *([PROBE] if (self.path / PROBE / "spec.json").exists() else [])}
+            ours = {"lock", *([PROBE] if any((self.path / PROBE).glob("*/lock")) else [])}
             strangers = [p.name for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp"]
             if strangers:
                 raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")

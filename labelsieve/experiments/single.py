@@ -28,14 +28,13 @@ from labelsieve.experiments.auto import (
     cautious,
     choice,
     held_out_noise,
-    probe_of,
-    share_held_out,
+    planned_trainings,
     spoken,
     starved,
     suited,
 )
 from labelsieve.experiments.compare import compare
-from labelsieve.experiments.folder import PROBE, RunFolder
+from labelsieve.experiments.folder import RunFolder
 from labelsieve.experiments.prepare import Prepared, first_batch, gather, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
@@ -43,7 +42,7 @@ from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.models import suitable
 from labelsieve.predict import Predictor, load
 from labelsieve.progress import duration, watching
-from labelsieve.report.records import read_run
+from labelsieve.report.records import PROBE, read_run
 from labelsieve.train.learner import Learner
 from labelsieve.train.record import Row
 
@@ -149,26 +148,34 @@ def parsed_rate(text: str) -> float | None:
         raise InputError(f"--noise-rate is a number from 0 to 1, or auto, got {text!r}") from None
 
 
-def train_auto(asked: Experiment, path: Path, method: str | None) -> None:
+def train_auto(asked: Experiment, probes: Sequence[Experiment], path: Path, method: str | None) -> None:
     """Find out how many labels are wrong, train accordingly, and say what was found."""
     RunFolder(path).refuse_strangers()
-    probe = path / PROBE
-    if not (probe / "done").exists():
-        print(f"first a probe of {probe_of(asked).epochs} epochs finds out how many labels are wrong", flush=True)
-    trained(probe_of(asked), probe)
+    folders = [path / PROBE / str(number + 1) for number in range(len(probes))]
+    if not all((folder / "done").exists() for folder in folders):
+        print(
+            f"first {several(probes)} {'find' if len(probes) > 1 else 'finds'} out how many labels are wrong",
+            flush=True,
+        )
+    for probe, folder in zip(probes, folders, strict=True):
+        trained(probe, folder)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
-    chosen = choice(asked, held_out_noise(probe), insisted)
+    chosen = choice(asked, held_out_noise(path), insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
     train(chosen.experiment, path, chosen.as_row())
     print("\n".join(after(path)))
 
 
-def settled(asked: Experiment, free: Collection[str]) -> Experiment:
-    """What is asked, with what can be said once the data is known; `free`: settings that a person did not name."""
-    data = gather(asked, Shelf()).train
+def several(probes: Sequence[Experiment]) -> str:
+    """The probes in words."""
+    return f"{f'{len(probes)} probes' if len(probes) > 1 else 'a probe'} of {probes[0].epochs} epochs"
+
+
+def settled(asked: Experiment, free: Collection[str]) -> tuple[Experiment, list[Experiment]]:
+    """The training and its probes, once the data is known; `free`: settings that a person did not name."""
+    data = gather(replace(asked, valid=0.0), Shelf()).train
     model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
-    share = asked.valid or share_held_out(len(data))
-    return replace(suited(asked, model, free), model=model, valid=share)
+    return planned_trainings(replace(suited(asked, model, free, len(data)), model=model), len(data))
 
 
 def after(path: Path) -> list[str]:
@@ -236,19 +243,19 @@ def understood(experiment: Experiment, prepared: Prepared, known: bool = True) -
     ]
 
 
-def forecast(experiment: Experiment, path: Path, unknown: bool) -> str:
-    """What a training would do and cost, from a few steps that are not kept. `unknown`: the noise rate is."""
+def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = ()) -> str:
+    """What a training would do and cost, from a few steps that are not kept. `probes`: what comes before it."""
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     rounds = prepared.method.rounds
-    probe = probe_of(experiment).epochs if unknown else 0
-    total = duration((rounds * experiment.epochs + probe) * steps * seconds)
+    epochs = rounds * experiment.epochs + sum(probe.epochs * (1 - probe.valid) for probe in probes)
+    total = duration(epochs * steps * seconds)
     return "\n".join(
         [
-            *understood(experiment, prepared, known=not unknown),
-            f"cost:    {f'a probe of {probe} epochs, then ' if probe else ''}"
+            *understood(experiment, prepared, known=not probes),
+            f"cost:    {f'{several(probes)}, then ' if probes else ''}"
             f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
             f"{1000 * seconds:.1f} ms: about {total} on {device_name(experiment.device)}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",

@@ -17,7 +17,7 @@ from labelsieve.data import Reading, load_data
 from labelsieve.data.arrays import load_npy
 from labelsieve.data.names import numbered
 from labelsieve.errors import InputError, nearest
-from labelsieve.experiments.auto import cautious, held_out_guesses, noise_among
+from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among
 from labelsieve.experiments.folder import read_json
 from labelsieve.experiments.prepare import Gathered, gather, reading_of
 from labelsieve.experiments.run import versions
@@ -82,7 +82,7 @@ def audit_run(
         remarks=remarks,
         plain=believes_all(experiment),
     )
-    seen = noise_among(held_out_guesses(path))
+    seen = noise_among(held_out_guesses(judges(path)))
     if seen is not None:  # what was not learnt from says more about the whole
         findings = replace(findings, noise=replace(findings.noise, rate=cautious(seen.rate)))
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}

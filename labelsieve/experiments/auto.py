@@ -3,11 +3,11 @@
 A probe comes first: the same training up to a little after the warm-up, told that 40% of the labels are wrong. What it
 then predicts for samples that were held out says how many of their labels are wrong and whether the wrong ones come
 from certain classes. The training itself is told that. Where there are few samples, five probes hold out a fifth each,
-so that every label is judged, and the training learns from all. All live in the run's folder and go on where they were
-cut.
+so that every label is judged, and the training learns from all; probes that found far less than they were told look
+again. All live in the run's folder and go on where they were cut.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from labelsieve.audit.unseen import Unseen, dense, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
 from labelsieve.experiments.spec import SETTINGS, Experiment
-from labelsieve.report.records import PROBE, read_run, read_samples
+from labelsieve.report.records import AGAIN, PROBE, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
 SHARE = 0.4  # of the epochs that the probe selects in
@@ -89,13 +89,28 @@ def probe_of(asked: Experiment) -> Experiment:
     )
 
 
+def second_look(probes: Sequence[Experiment], rate: float) -> list[Experiment]:
+    """The probes once more, told what they found, if that is far less than they were told; one alone does not.
+
+    Told too much, they leave out so much that hard classes are not learnt and their labels look wrong.
+    """
+    if len(probes) == 1 or rate >= START / 2:
+        return []
+    return [replace(probe, noise_rate=round(rate, 3)) for probe in probes]
+
+
 def held_out_noise(run: Path) -> Unseen:
-    """The share of wrong labels that a run sees among held-out samples: its own, or those of its probes."""
-    held = held_out_guesses(run)
+    """The share of wrong labels among the samples that a run, or where it learnt from all its probes, held out."""
+    return seen_by(judges(run) or [run])
+
+
+def seen_by(runs: Sequence[Path]) -> Unseen:
+    """The share of wrong labels that finished runs see among the samples that each held out."""
+    held = held_out_guesses(runs)
     seen = noise_among(held)
     if seen is None:
         raise InputError(
-            f"{run} held out {0 if held is None else len(held)} samples, too few to estimate a noise rate; "
+            f"{runs[0]} held out {0 if held is None else len(held)} samples, too few to estimate a noise rate; "
             "say --noise-rate, or --valid"
         )
     return seen
@@ -106,14 +121,19 @@ def noise_among(held: Guesses | None) -> Unseen | None:
     return None if held is None or len(held) < FEWEST else unseen_noise(held.labels, dense(held))
 
 
-def held_out_guesses(run: Path) -> Guesses | None:
-    """What a run thinks of the samples that it held out, else what its probes do, each of its own."""
-    probes = sorted(done.parent for done in (run / PROBE).glob("*/done"))
-    for folders in ([run] if (run / "done").exists() else [], probes):
-        found = [held for folder in folders if (held := own_held_out(folder)) is not None]
+def judges(run: Path) -> list[Path]:
+    """The finished trainings whose held-out samples speak for a run: its own, if it held some out, else its probes."""
+    for marks in ([run / "done"], *(sorted((run / folder).glob("*/done")) for folder in (AGAIN, PROBE))):
+        found = [mark.parent for mark in marks if mark.exists() and own_held_out(mark.parent) is not None]
         if found:
-            return joined(found)
-    return None
+            return found
+    return []
+
+
+def held_out_guesses(runs: Sequence[Path]) -> Guesses | None:
+    """What finished runs think of the samples that each held out."""
+    found = [held for run in runs if (held := own_held_out(run)) is not None]
+    return joined(found) if found else None
 
 
 def own_held_out(run: Path) -> Guesses | None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from labelsieve import noise as label_noise
+from labelsieve.audit.unseen import Unseen
 from labelsieve.data import DATASETS, Labelled, Reading, Trainable, load_data
 from labelsieve.data.arrays import load_npy, load_npz, npz_keys, write_labels
 from labelsieve.data.decode import Frame
@@ -29,6 +30,8 @@ from labelsieve.experiments.auto import (
     choice,
     held_out_noise,
     planned_trainings,
+    second_look,
+    seen_by,
     spoken,
     starved,
     suited,
@@ -42,7 +45,7 @@ from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.models import suitable
 from labelsieve.predict import Predictor, load
 from labelsieve.progress import duration, watching
-from labelsieve.report.records import PROBE, read_run
+from labelsieve.report.records import AGAIN, PROBE, read_run
 from labelsieve.train.learner import Learner
 from labelsieve.train.record import Row
 
@@ -151,19 +154,27 @@ def parsed_rate(text: str) -> float | None:
 def train_auto(asked: Experiment, probes: Sequence[Experiment], path: Path, method: str | None) -> None:
     """Find out how many labels are wrong, train accordingly, and say what was found."""
     RunFolder(path).refuse_strangers()
-    folders = [path / PROBE / str(number + 1) for number in range(len(probes))]
-    if not all((folder / "done").exists() for folder in folders):
+    if not (path / "done").exists():
         print(
             f"first {several(probes)} {'find' if len(probes) > 1 else 'finds'} out how many labels are wrong",
             flush=True,
         )
-    for probe, folder in zip(probes, folders, strict=True):
-        trained(probe, folder)
+    seen = found_by(probes, path / PROBE)
+    again = second_look(probes, seen.rate.estimate)
+    if again:
+        seen = found_by(again, path / AGAIN)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
-    chosen = choice(asked, held_out_noise(path), insisted)
+    chosen = choice(asked, seen, insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
     train(chosen.experiment, path, chosen.as_row())
     print("\n".join(after(path)))
+
+
+def found_by(probes: Sequence[Experiment], path: Path) -> Unseen:
+    """Train the probes in folders of this one; the noise that they see among what they held out."""
+    for number, probe in enumerate(probes, 1):
+        trained(probe, path / str(number))
+    return seen_by([path / str(number) for number in range(1, len(probes) + 1)])
 
 
 def several(probes: Sequence[Experiment]) -> str:
@@ -250,12 +261,14 @@ def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = 
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     rounds = prepared.method.rounds
-    epochs = rounds * experiment.epochs + sum(probe.epochs * (1 - probe.valid) for probe in probes)
+    most = 2 if len(probes) > 1 else 1  # where few labels are wrong they look again
+    epochs = rounds * experiment.epochs + most * sum(probe.epochs * (1 - probe.valid) for probe in probes)
     total = duration(epochs * steps * seconds)
     return "\n".join(
         [
             *understood(experiment, prepared, known=not probes),
-            f"cost:    {f'{several(probes)}, then ' if probes else ''}"
+            f"cost:    {f'{several(probes)}, twice where few labels are wrong, then ' if most > 1 else ''}"
+            f"{f'{several(probes)}, then ' if probes and most == 1 else ''}"
             f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
             f"{1000 * seconds:.1f} ms: about {total} on {device_name(experiment.device)}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",

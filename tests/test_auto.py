@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.audit.estimate import Interval
-from labelsieve.audit.guesses import guesses_of
+from labelsieve.audit.guesses import guesses_from_run, guesses_of
 from labelsieve.audit.unseen import Unseen, dense, tempered, unseen_noise
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
+from labelsieve.experiments.audit import second_opinion
 from labelsieve.experiments.auto import (
     cautious,
     choice,
@@ -131,10 +132,11 @@ def test_few_samples_are_held_out_in_turn_and_all_learnt_from():
 
 
 def test_probes_look_again_where_they_found_far_less_than_they_were_told():
-    _, probes = planned_trainings(Experiment(data="photos"), 1500)
-    again = second_look(probes, 0.1004)
+    asked, probes = planned_trainings(Experiment(data="photos"), 1500)
+    again = second_look(asked, probes, 0.1004)
     assert [probe.noise_rate for probe in again] == [0.1] * 5 and [probe.fold for probe in again] == [0, 1, 2, 3, 4]
-    assert second_look(probes, 0.2) == second_look(probes[:1], 0.0) == []
+    assert {(probe.epochs, probe.drops, probe.choose) for probe in again} == {(asked.epochs, asked.drops, "last")}
+    assert second_look(asked, probes, 0.2) == second_look(asked, probes[:1], 0.0) == []
 
 
 @given(st.integers(10, 400), st.integers(0, 9))
@@ -249,7 +251,10 @@ def test_too_little_to_hold_out_is_said(tmp_path, capsys):
 
 def test_a_dry_run_says_that_a_probe_comes_first(noisy_file, capsys):
     assert execute(["train", str(noisy_file), *QUICK, "--dry-run"]) == 0
-    assert "cost:    5 probes of 9 epochs, twice where few labels are wrong, then 12 epochs" in capsys.readouterr().out
+    assert (
+        "cost:    5 probes of 9 epochs and, where few labels are wrong, 5 probes of 12 epochs, then 12 epochs"
+        in capsys.readouterr().out
+    )
 
 
 def test_the_probe_keeps_every_class_alive(auto_run):
@@ -265,6 +270,20 @@ def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys):
         list(cautious(held_out_noise(auto_run).rate)), abs=1e-5
     )
     assert "% of the 1,200 labels look wrong" in capsys.readouterr().out
+
+
+def test_the_audit_asks_the_probe_that_did_not_learn_a_label(auto_run):
+    """Half of the log-probability is the run's, half that of the probe that held the sample out."""
+    samples, probe = read_samples(auto_run), read_samples(auto_run / "probe" / "2")
+    asked = second_opinion(guesses_from_run(samples, 4), judges(auto_run), samples["split"])
+    held = probe["split"] == 1
+    own, other = (dense(guesses_from_run(each, 4).at(held)) for each in (samples, probe))
+    both = np.sqrt(np.maximum(own * other, 1e-12))
+    assert np.allclose(dense(asked.at(held)), both / both.sum(1, keepdims=True), atol=1e-6)
+    assert (asked.labels == samples["label"]).all()
+    split = samples["split"].copy()
+    split[0] = 1  # a run that held something out speaks for itself
+    assert second_opinion(guesses_from_run(samples, 4), [], split).likelihood is samples["likelihood"]
 
 
 def test_settings_suit_the_small_network_where_nobody_names_them():

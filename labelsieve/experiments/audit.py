@@ -11,6 +11,7 @@ from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_run, guesses_of
 from labelsieve.audit.tables import gallery, json_bytes, labels_csv, labels_parquet, rows, summary
+from labelsieve.audit.unseen import dense
 from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
 from labelsieve.data import Reading, load_data
@@ -32,6 +33,7 @@ from labelsieve.report.records import Run, read_run, read_samples
 PLAIN = ("default", "active-bias")
 SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
 LISTED = 10  # suspects on the terminal
+LEAST = 1e-12  # the product of two probabilities
 REMARKS = {HELD_OUT: "held out while training", TESTED: "drawn for the test, not trained on"}
 
 
@@ -71,7 +73,7 @@ def audit_run(
         print("the run has no per-sample statistics (it is of an older version): its model predicts all samples anew")
         guesses, training, remarks = predicted(path, gathered, model), None, None
     else:
-        guesses = guesses_from_run(samples, gathered.whole.num_classes)
+        guesses = second_opinion(guesses_from_run(samples, gathered.whole.num_classes), judges(path), samples["split"])
         training, remarks = (samples["mean_margin"], samples["seen"]), remarks_of(samples)
     names = gathered.whole.names
     findings = findings_of(
@@ -88,6 +90,22 @@ def audit_run(
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)
+
+
+def second_opinion(guesses: Guesses, runs: Sequence[Path], split: Array) -> Guesses:
+    """The guesses of a run, each with that of the probe that held the sample out, where it learnt from all samples.
+
+    The mean of their log-probabilities: what the run has learnt by heart, the probe has not.
+    """
+    if (split == HELD_OUT).any() or not runs:
+        return guesses
+    probs = dense(guesses)
+    for run in runs:
+        samples = read_samples(run) or {}
+        held = samples["split"] == HELD_OUT
+        other = dense(guesses_from_run(samples, guesses.num_classes).at(held))
+        probs[held] = np.sqrt(np.maximum(probs[held] * other, LEAST))
+    return guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True))
 
 
 def believes_all(experiment: Experiment) -> bool:

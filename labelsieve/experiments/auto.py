@@ -89,14 +89,15 @@ def probe_of(asked: Experiment) -> Experiment:
     )
 
 
-def second_look(probes: Sequence[Experiment], rate: float) -> list[Experiment]:
-    """The probes once more, told what they found, if that is far less than they were told; one alone does not.
+def second_look(asked: Experiment, probes: Sequence[Experiment], rate: float) -> list[Experiment]:
+    """Where several probes found far less than they were told: as many again, told that, as long as the training.
 
     Told too much, they leave out so much that hard classes are not learnt and their labels look wrong.
     """
     if len(probes) == 1 or rate >= START / 2:
         return []
-    return [replace(probe, noise_rate=round(rate, 3)) for probe in probes]
+    told = round(rate, 3)
+    return [replace(probe, noise_rate=told, epochs=asked.epochs, drops=asked.drops) for probe in probes]
 
 
 def held_out_noise(run: Path) -> Unseen:

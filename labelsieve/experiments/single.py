@@ -160,7 +160,7 @@ def train_auto(asked: Experiment, probes: Sequence[Experiment], path: Path, meth
             flush=True,
         )
     seen = found_by(probes, path / PROBE)
-    again = second_look(probes, seen.rate.estimate)
+    again = second_look(asked, probes, seen.rate.estimate)
     if again:
         seen = found_by(again, path / AGAIN)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
@@ -261,14 +261,13 @@ def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = 
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     rounds = prepared.method.rounds
-    most = 2 if len(probes) > 1 else 1  # where few labels are wrong they look again
-    epochs = rounds * experiment.epochs + most * sum(probe.epochs * (1 - probe.valid) for probe in probes)
-    total = duration(epochs * steps * seconds)
+    every = [*probes, *second_look(experiment, probes, 0.0)]
+    total = duration((rounds * experiment.epochs + sum(probe.epochs for probe in every)) * steps * seconds)
+    again = f" and, where few labels are wrong, {several(every[len(probes) :])}" if len(every) > len(probes) else ""
     return "\n".join(
         [
             *understood(experiment, prepared, known=not probes),
-            f"cost:    {f'{several(probes)}, twice where few labels are wrong, then ' if most > 1 else ''}"
-            f"{f'{several(probes)}, then ' if probes and most == 1 else ''}"
+            f"cost:    {f'{several(probes)}{again}, then ' if probes else ''}"
             f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
             f"{1000 * seconds:.1f} ms: about {total} on {device_name(experiment.device)}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",

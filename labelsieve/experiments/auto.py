@@ -29,6 +29,7 @@ CLEAN = 0.03  # a rate below which nothing should be done
 CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
 SMALL: dict[str, Any] = {"epochs": 30, "lr": 0.02}  # for the small network on a person's own images
 WARMUP = 1 / 3  # of these epochs
+RATES = (0.02, 0.05)  # learning rates that are tried where there are few samples
 STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt from in smaller batches
 BATCHES = (32, 128)
 HELD = 600  # samples to hold out, if that is between a tenth and a fifth
@@ -63,13 +64,18 @@ def suited(asked: Experiment, model: str, free: Collection[str], samples: int) -
     return replace(asked, **{name: usual[name] for name in free if name in usual})
 
 
-def planned_trainings(asked: Experiment, samples: int) -> tuple[Experiment, list[Experiment]]:
-    """The training, with what it holds out, and the probes before it; a share that a person named stays."""
+def planned_trainings(
+    asked: Experiment, samples: int, rates: Sequence[float] = ()
+) -> tuple[Experiment, list[Experiment]]:
+    """The training, with what it holds out, and the probes before it; a share that a person named stays.
+
+    `rates`: learning rates to choose from, where there are few samples.
+    """
     share = asked.valid or share_held_out(samples)
     probe = replace(probe_of(asked), valid=share)
     if asked.valid or round(share * samples) >= HELD:
         return replace(asked, valid=share), [probe]
-    return asked, [replace(probe, fold=fold) for fold in range(FOLDS)]
+    return asked, [replace(probe, fold=fold, lr=rate) for rate in rates or [asked.lr] for fold in range(FOLDS)]
 
 
 def probe_of(asked: Experiment) -> Experiment:
@@ -96,8 +102,8 @@ def second_look(asked: Experiment, probes: Sequence[Experiment], rate: float) ->
     """
     if len(probes) == 1 or rate >= START / 2:
         return []
-    told = round(rate, 3)
-    return [replace(probe, noise_rate=told, epochs=asked.epochs, drops=asked.drops) for probe in probes]
+    settings: dict[str, Any] = {"noise_rate": round(rate, 3), "epochs": asked.epochs, "drops": asked.drops}
+    return [replace(probe, **settings) for probe in probes if probe.lr == asked.lr]
 
 
 def held_out_noise(run: Path) -> Unseen:
@@ -124,10 +130,11 @@ def noise_among(held: Guesses | None) -> Unseen | None:
 
 def judges(run: Path) -> list[Path]:
     """The finished trainings whose held-out samples speak for a run: its own, if it held some out, else its probes."""
+    lr = read_run(run).spec["lr"]
     for marks in ([run / "done"], *(sorted((run / folder).glob("*/done")) for folder in (AGAIN, PROBE))):
-        found = [mark.parent for mark in marks if mark.exists() and own_held_out(mark.parent) is not None]
+        found = [mark.parent for mark in marks if own_held_out(mark.parent) is not None]
         if found:
-            return found
+            return [folder for folder in found if read_run(folder).spec["lr"] == lr]
     return []
 
 

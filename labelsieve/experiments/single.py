@@ -26,6 +26,7 @@ from labelsieve.devices import best_device, best_precision, device_name, usable_
 from labelsieve.errors import InputError
 from labelsieve.experiments.auto import (
     CLEAN,
+    RATES,
     cautious,
     choice,
     held_out_noise,
@@ -159,10 +160,10 @@ def train_auto(asked: Experiment, probes: Sequence[Experiment], path: Path, meth
             f"first {several(probes)} {'find' if len(probes) > 1 else 'finds'} out how many labels are wrong",
             flush=True,
         )
-    seen = found_by(probes, path / PROBE)
+    asked, seen = likeliest(asked, probes, path / PROBE)
     again = second_look(asked, probes, seen.rate.estimate)
     if again:
-        seen = found_by(again, path / AGAIN)
+        asked, seen = likeliest(asked, again, path / AGAIN)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
     chosen = choice(asked, seen, insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
@@ -170,11 +171,17 @@ def train_auto(asked: Experiment, probes: Sequence[Experiment], path: Path, meth
     print("\n".join(after(path)))
 
 
-def found_by(probes: Sequence[Experiment], path: Path) -> Unseen:
-    """Train the probes in folders of this one; the noise that they see among what they held out."""
+def likeliest(asked: Experiment, probes: Sequence[Experiment], path: Path) -> tuple[Experiment, Unseen]:
+    """Train the probes in folders of this one: the learning rate that foretells held-out labels best, its noise."""
+    folders: dict[float, list[Path]] = {}
     for number, probe in enumerate(probes, 1):
         trained(probe, path / str(number))
-    return seen_by([path / str(number) for number in range(1, len(probes) + 1)])
+        folders.setdefault(probe.lr, []).append(path / str(number))
+    seen = {lr: seen_by(runs) for lr, runs in folders.items()}
+    best = max(seen, key=lambda lr: seen[lr].likelihood)
+    if len(seen) > 1:
+        print(f"chosen:  learning rate {best:g}: its probes foretell the labels that they held out best", flush=True)
+    return replace(asked, lr=best), seen[best]
 
 
 def several(probes: Sequence[Experiment]) -> str:
@@ -186,7 +193,9 @@ def settled(asked: Experiment, free: Collection[str]) -> tuple[Experiment, list[
     """The training and its probes, once the data is known; `free`: settings that a person did not name."""
     data = gather(replace(asked, valid=0.0), Shelf()).train
     model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
-    return planned_trainings(replace(suited(asked, model, free, len(data)), model=model), len(data))
+    suitable_to = replace(suited(asked, model, free, len(data)), model=model)
+    rates = RATES if "lr" in free and suitable_to.lr in RATES else ()
+    return planned_trainings(suitable_to, len(data), rates)
 
 
 def after(path: Path) -> list[str]:

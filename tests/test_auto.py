@@ -27,6 +27,7 @@ from labelsieve.experiments.auto import (
     planned_trainings,
     probe_of,
     second_look,
+    seen_by,
     share_held_out,
     starved,
     suited,
@@ -125,7 +126,9 @@ def test_few_samples_are_held_out_in_turn_and_all_learnt_from():
     training, probes = planned_trainings(asked, 1500)
     assert training == asked and [probe.fold for probe in probes] == [0, 1, 2, 3, 4]
     assert {replace(probe, fold=0, valid=0.0) for probe in probes} == {probe_of(asked)} and probes[0].valid == 0.2
-    training, probes = planned_trainings(asked, 3000)
+    _, both = planned_trainings(asked, 1500, (0.02, 0.05))
+    assert [(probe.lr, probe.fold) for probe in both] == [(lr, fold) for lr in (0.02, 0.05) for fold in range(5)]
+    training, probes = planned_trainings(asked, 3000, (0.02, 0.05))
     assert training == replace(asked, valid=0.2) and probes == [replace(probe_of(asked), valid=0.2)]
     named = replace(asked, valid=0.3)
     assert planned_trainings(named, 500) == (named, [probe_of(named)])
@@ -137,6 +140,8 @@ def test_probes_look_again_where_they_found_far_less_than_they_were_told():
     assert [probe.noise_rate for probe in again] == [0.1] * 5 and [probe.fold for probe in again] == [0, 1, 2, 3, 4]
     assert {(probe.epochs, probe.drops, probe.choose) for probe in again} == {(asked.epochs, asked.drops, "last")}
     assert second_look(asked, probes, 0.2) == second_look(asked, probes[:1], 0.0) == []
+    others = [replace(probe, lr=0.05) for probe in probes]
+    assert second_look(replace(asked, lr=0.05), [*probes, *others], 0.1) == [replace(probe, lr=0.05) for probe in again]
 
 
 @given(st.integers(10, 400), st.integers(0, 9))
@@ -201,6 +206,28 @@ def test_every_label_is_judged_by_a_probe_that_did_not_learn_it(auto_run, noisy_
     assert (np.sum(parts, axis=0) == 1).all() and len(held) == 1200
     assert (held.labels == np.concatenate([labels[part] for part in parts])).all()
     assert finished_runs(auto_run) == [auto_run]
+
+
+def test_the_learning_rate_that_foretells_held_out_labels_best_is_taken(noisy_file, tmp_path, capsys):
+    out = tmp_path / "chosen"
+    brief = ["--model", "small", "--epochs", "4", "--warmup", "1", "--threads", "1"]
+    assert execute(["train", str(noisy_file), *brief, "--out", str(out)]) == 0
+    tried = [out / "probe" / str(number) for number in range(1, 11)]
+    assert [read_run(probe).spec["lr"] for probe in tried] == [0.02] * 5 + [0.05] * 5
+    foretold = {0.02: seen_by(tried[:5]).likelihood, 0.05: seen_by(tried[5:]).likelihood}
+    run = read_run(out)
+    assert run.spec["lr"] == max(foretold, key=foretold.get) and run.spec["batch"] == 32
+    assert f"chosen:  learning rate {run.spec['lr']:g}: " in capsys.readouterr().out
+    assert {read_run(judge).spec["lr"] for judge in judges(out)} == {run.spec["lr"]} and len(judges(out)) == 5
+    again = (out / "again").exists()
+    assert {judge.parent.name for judge in judges(out)} == {"again" if again else "probe"}
+
+
+def test_labels_that_are_foretold_are_likelier():
+    labels, probs, _ = held_out("pair", 0.2)
+    shuffled = np.random.default_rng(1).permutation(probs)
+    assert unseen_noise(labels, probs).likelihood > unseen_noise(labels, shuffled).likelihood + 0.3
+    assert -np.log(CLASSES) - 0.01 < unseen_noise(labels, shuffled).likelihood < 0
 
 
 def test_a_share_that_a_person_names_is_held_out(noisy_file, tmp_path):

@@ -23,6 +23,7 @@ from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.report.records import AGAIN, PROBE, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
+FAR_LESS = 0.3  # a rate that calls for a second look
 SHARE = 0.4  # of the epochs that the probe selects in
 FLOOR = 0.5  # of what is kept, of every label
 CLEAN = 0.03  # a rate below which nothing should be done
@@ -100,7 +101,7 @@ def second_look(asked: Experiment, probes: Sequence[Experiment], rate: float) ->
 
     Told too much, they leave out so much that hard classes are not learnt and their labels look wrong.
     """
-    if len(probes) == 1 or rate >= START / 2:
+    if len(probes) == 1 or rate >= FAR_LESS:
         return []
     settings: dict[str, Any] = {"noise_rate": round(rate, 3), "epochs": asked.epochs, "drops": asked.drops}
     return [replace(probe, **settings) for probe in probes if probe.lr == asked.lr]

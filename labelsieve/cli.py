@@ -87,7 +87,7 @@ def train(
         out: The run's folder. Default: runs/ and a name made from all of this.
         dry_run: Only say what would be done and what it would cost.
     """
-    from labelsieve.experiments import single
+    from labelsieve.experiments import single, train_auto
 
     typed = retyped("train", data, locals())
     experiment, unknown = single.from_options(
@@ -104,13 +104,12 @@ def train(
         **vars(machine),
     )
     path = out or Path("runs") / (experiment.name() + ("-auto" if unknown else ""))
-    if unknown:
-        free = [name for name in ("epochs", "warmup", "lr") if getattr(training, name) is None]
-        experiment = single.settled(experiment, free)
+    free = [name for name in ("epochs", "warmup", "batch", "lr") if getattr(training, name) is None]
+    experiment, probes = train_auto.settled(experiment, free) if unknown else (experiment, [])
     if dry_run:
-        print(single.forecast(experiment, path, unknown))
-    elif unknown:
-        single.train_auto(experiment, path, method, typed)
+        print(single.forecast(experiment, path, probes))
+    elif probes:
+        train_auto.train_auto(experiment, probes, path, method, typed)
     else:
         single.train(experiment, path, command=typed)
 
@@ -276,7 +275,7 @@ def predict(
         out: Where the table (index, predicted_label, confidence) goes. Default: the terminal.
         device: cpu or cuda.
     """
-    from labelsieve.experiments.single import classify
+    from labelsieve.experiments.classify import classify
 
     classify(run, data, out, device, model, label=columns.label_column, image=columns.image_column)
 

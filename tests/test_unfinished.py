@@ -64,7 +64,7 @@ def test_running_and_cut_in_the_probe_and_in_the_training(data, tmp_path, capsys
     run = tmp_path / "run"
     argv = ["train", str(data), *QUICK, "--out", str(run)]
     go_on = shlex.join(["labelsieve", *argv])
-    places = ((run / "probe", "4 epochs of its probe"), (run, "6 epochs of the training"))
+    places = ((run / "probe" / "1", "4 epochs of its probe 1"), (run, "6 epochs of the training"))
     for folder, place in places:
         with held_at(folder / "record.jsonl", argv):
             line = said(run, capsys)
@@ -81,9 +81,9 @@ def test_running_and_cut_in_the_probe_and_in_the_training(data, tmp_path, capsys
 
 
 def test_between_probe_and_training_nobody_can_tell(tmp_path):
-    make_run(tmp_path / "run" / "probe")
+    make_run(tmp_path / "run" / "probe" / "1")
     line = unfinished(tmp_path / "run")
-    assert "only its probe is done: wait if it is still running, else the command that began it goes on" in line
+    assert "only its probes are done: wait if it is still running, else the command that began it goes on" in line
 
 
 def test_how_far_it_came_is_counted_from_whole_lines(tmp_path):
@@ -107,7 +107,7 @@ def test_no_run_and_a_finished_one_are_not_unfinished(tmp_path):
 
 def test_beside_a_finished_run_an_unfinished_one_is_shown_but_not_one_that_has_only_its_probe(tmp_path):
     done, cut = make_run(tmp_path / "done"), make_run(tmp_path / "cut", done=False)
-    make_run(tmp_path / "probing" / "probe", done=False)
+    make_run(tmp_path / "probing" / "probe" / "1", done=False)
     assert "unfinished, 6 epochs done" in report([done, cut], tmp_path / "r.html", 5).read_text()
     for paths in ([cut], [cut, cut], [done, tmp_path / "probing"]):
         with pytest.raises(InputError, match="stopped before it was done"):

@@ -48,7 +48,7 @@ class Findings:
 
     @property
     def basis(self) -> str:
-        return basis(self.noise.rate, self.held_out)
+        return basis(self.noise.rate, self.held_out, len(self.labels))
 
     @property
     def corrected(self) -> Array:

@@ -1,7 +1,7 @@
 """Guesses: the predictions for labelled samples, cut down to the few classes that matter for each."""
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,17 @@ def guesses_of(labels: Array, pred_probs: Array) -> Guesses:
         likelihood[rows] = probs[place[:, None], likeliest[rows]]
         confidence[rows] = probs[place, labels[rows]]
     return Guesses(labels, confidence, likeliest, likelihood, classes)
+
+
+def joined(parts: Sequence[Guesses]) -> Guesses:
+    """The guesses for several sets of samples, one set after the other."""
+    return Guesses(
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.confidence for part in parts]),
+        np.concatenate([part.likeliest for part in parts]),
+        np.concatenate([part.likelihood for part in parts]),
+        parts[0].num_classes,
+    )
 
 
 def guesses_from_run(samples: Mapping[str, Array], num_classes: int) -> Guesses:

@@ -41,6 +41,7 @@ class Unseen(NamedTuple):
     chance: float  # the part of it that goes to any class alike
     matrix: Array  # (K, K) P(label | true class)
     temperature: float
+    likelihood: float = 0.0  # of the labels, the mean logarithm: how well these are foretold
 
 
 def unseen_noise(labels: Array, probs: Array, seed: int = 0) -> Unseen:
@@ -48,12 +49,12 @@ def unseen_noise(labels: Array, probs: Array, seed: int = 0) -> Unseen:
     most = max(1, MOST // probs.shape[1])
     labels, probs = labels[:most], probs[:most]
     found = [(temperature, *fitted(tempered(probs, temperature), labels)) for temperature in TEMPERATURES]
-    temperature, shares, _ = max(found, key=lambda each: each[2])
+    temperature, shares, likelihood = max(found, key=lambda each: each[2])
     warm = tempered(probs, temperature)
     rate = share_wrong(warm, labels, shares)
     spread = NORMAL * resampled(warm, labels, shares, seed)
     interval = Interval(rate, max(0.0, rate - spread), min(1.0, rate + spread))
-    return Unseen(interval, float(shares.chance), shares.matrix(), temperature)
+    return Unseen(interval, float(shares.chance), shares.matrix(), temperature, likelihood / len(labels))
 
 
 def fitted(probs: Array, labels: Array) -> tuple[Shares, float]:

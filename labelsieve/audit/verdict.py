@@ -39,13 +39,17 @@ def looks_clean(rate: Interval) -> bool:
     return rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW
 
 
-def basis(rate: Interval, held_out: int) -> str:
-    """What the shares rest on, where that of the whole and those of the classes come from different samples."""
+def basis(rate: Interval, held_out: int, samples: int) -> str:
+    """What the shares rest on, where that of the whole and those of the classes come from different guesses."""
     if not held_out:
         return ""
+    if held_out == samples:
+        rests_on = "models that judged labels which they had not learnt from; the delivered model adds to"
+    else:
+        rests_on = f"the {held_out:,} samples that the model did not learn from; all samples add to"
     return (
-        f"The {percent(rate.estimate)} come from the {held_out:,} samples that the model did not learn from; the "
-        "shares of the classes come from all samples, and are scaled so that they add up to it."
+        f"The {percent(rate.estimate)} come from {rests_on} the shares of the classes, which are scaled so that they "
+        "add up to it."
     )
 
 

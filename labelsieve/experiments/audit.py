@@ -11,13 +11,14 @@ from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_run, guesses_of
 from labelsieve.audit.tables import gallery, json_bytes, labels_csv, labels_parquet, rows, summary
+from labelsieve.audit.unseen import dense
 from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
 from labelsieve.data import Reading, load_data
 from labelsieve.data.arrays import load_npy
 from labelsieve.data.names import numbered
 from labelsieve.errors import InputError, nearest
-from labelsieve.experiments.auto import cautious, noise_among_held_out
+from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among
 from labelsieve.experiments.folder import read_json
 from labelsieve.experiments.prepare import Gathered, gather, reading_of
 from labelsieve.experiments.run import versions
@@ -36,6 +37,7 @@ LISTED = 10  # suspects on the terminal
 UNSEEN = "The model did not learn from it."
 REMARKS = {HELD_OUT: UNSEEN, TESTED: UNSEEN}
 LEFT_OUT = "The model mostly set it aside as doubtful."
+LEAST = 1e-12  # the product of two probabilities
 
 
 def audit_options(
@@ -75,10 +77,11 @@ def audit_run(
         print("the run has no per-sample statistics (it is of an older version): its model predicts all samples anew")
         guesses, training, remarks = predicted(path, gathered, model), None, None
     else:
-        guesses = guesses_from_run(samples, gathered.whole.num_classes)
+        guesses = second_opinion(guesses_from_run(samples, gathered.whole.num_classes), judges(path), samples["split"])
         training, remarks = (samples["mean_margin"], samples["seen"]), remarks_of(samples)
     names = gathered.whole.names
-    seen = noise_among_held_out(samples or {}, gathered.whole.num_classes)  # what was not learnt from says more
+    held = held_out_guesses(judges(path))
+    seen = noise_among(held)  # what was not learnt from says more
     findings = findings_of(
         guesses,
         tuple(gathered.whole.classes),
@@ -87,11 +90,27 @@ def audit_run(
         remarks=remarks,
         plain=believes_all(experiment),
         rate=cautious(seen.rate) if seen else None,
-        held_out=int((samples["split"] == HELD_OUT).sum()) if samples and seen else 0,
+        held_out=len(held) if held is not None and seen else 0,
     )
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)
+
+
+def second_opinion(guesses: Guesses, runs: Sequence[Path], split: Array) -> Guesses:
+    """The guesses of a run, each with that of the probe that held the sample out, where it learnt from all samples.
+
+    The mean of their log-probabilities: what the run has learnt by heart, the probe has not.
+    """
+    if (split == HELD_OUT).any() or not runs:
+        return guesses
+    probs = dense(guesses)
+    for run in runs:
+        samples = read_samples(run) or {}
+        held = samples["split"] == HELD_OUT
+        other = dense(guesses_from_run(samples, guesses.num_classes).at(held))
+        probs[held] = np.sqrt(np.maximum(probs[held] * other, LEAST))
+    return guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True))
 
 
 def believes_all(experiment: Experiment) -> bool:

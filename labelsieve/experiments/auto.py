@@ -2,10 +2,12 @@
 
 A probe comes first: the same training up to a little after the warm-up, told that 40% of the labels are wrong. What it
 then predicts for samples that were held out says how many of their labels are wrong and whether the wrong ones come
-from certain classes. The training itself is told that. Both live in the run's folder and go on where they were cut.
+from certain classes. The training itself is told that. Where there are few samples, five probes hold out a fifth each,
+so that every label is judged, and the training learns from all; probes that found far less than they were told look
+again. All live in the run's folder and go on where they were cut.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,21 +15,26 @@ from typing import Any
 import numpy as np
 
 from labelsieve.audit.estimate import Interval
-from labelsieve.audit.guesses import guesses_from_run
+from labelsieve.audit.guesses import Guesses, guesses_from_run, joined
 from labelsieve.audit.unseen import Unseen, dense, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
 from labelsieve.experiments.spec import SETTINGS, Experiment
-from labelsieve.report.records import Array, read_run, read_samples
+from labelsieve.report.records import AGAIN, PROBE, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
+FAR_LESS = 0.3  # a rate that calls for a second look
 SHARE = 0.4  # of the epochs that the probe selects in
 FLOOR = 0.5  # of what is kept, of every label
 CLEAN = 0.03  # a rate below which nearly everything is learnt from
 CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
-SMALL: dict[str, Any] = {"epochs": 60, "lr": 0.02}  # for the small network on a person's own images
+SMALL: dict[str, Any] = {"epochs": 30, "lr": 0.02}  # for the small network on a person's own images
 WARMUP = 1 / 3  # of these epochs
+RATES = (0.02, 0.05)  # learning rates that are tried where there are few samples
+STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt from in smaller batches
+BATCHES = (32, 128)
 HELD = 600  # samples to hold out, if that is between a tenth and a fifth
+FOLDS = 5  # probes where a fifth is less
 FEWEST = 50  # held-out samples that an estimate can be made from
 
 
@@ -47,13 +54,29 @@ def share_held_out(samples: int) -> float:
     return round(min(0.2, max(0.1, HELD / samples)), 3)
 
 
-def suited(asked: Experiment, model: str, free: Collection[str]) -> Experiment:
+def suited(asked: Experiment, model: str, free: Collection[str], samples: int) -> Experiment:
     """Settings that suit the network, where a person has named none (`free`)."""
     if model != "small" or asked.data in SETTINGS:
         return asked
     epochs = SMALL["epochs"] if "epochs" in free else asked.epochs
-    usual = {**SMALL, "epochs": epochs, "warmup": max(1, round(WARMUP * epochs)) if epochs > 1 else 0}
+    warmup = max(1, round(WARMUP * epochs)) if epochs > 1 else 0
+    batch = min(max(round(samples / STEPS), BATCHES[0]), BATCHES[1])
+    usual = {**SMALL, "epochs": epochs, "warmup": warmup, "batch": batch}
     return replace(asked, **{name: usual[name] for name in free if name in usual})
+
+
+def planned_trainings(
+    asked: Experiment, samples: int, rates: Sequence[float] = ()
+) -> tuple[Experiment, list[Experiment]]:
+    """The training, with what it holds out, and the probes before it; a share that a person named stays.
+
+    `rates`: learning rates to choose from, where there are few samples.
+    """
+    share = asked.valid or share_held_out(samples)
+    probe = replace(probe_of(asked), valid=share)
+    if asked.valid or round(share * samples) >= HELD:
+        return replace(asked, valid=share), [probe]
+    return asked, [replace(probe, fold=fold, lr=rate) for rate in rates or [asked.lr] for fold in range(FOLDS)]
 
 
 def probe_of(asked: Experiment) -> Experiment:
@@ -73,24 +96,60 @@ def probe_of(asked: Experiment) -> Experiment:
     )
 
 
+def second_look(asked: Experiment, probes: Sequence[Experiment], rate: float) -> list[Experiment]:
+    """Where several probes found far less than they were told: as many again, told that, as long as the training.
+
+    Told too much, they leave out so much that hard classes are not learnt and their labels look wrong.
+    """
+    if len(probes) == 1 or rate >= FAR_LESS:
+        return []
+    settings: dict[str, Any] = {"noise_rate": round(rate, 3), "epochs": asked.epochs, "drops": asked.drops}
+    return [replace(probe, **settings) for probe in probes if probe.lr == asked.lr]
+
+
 def held_out_noise(run: Path) -> Unseen:
-    """The share of wrong labels that a finished run sees among the samples that it held out."""
-    samples = read_samples(run) or {}
-    seen = noise_among_held_out(samples, len(read_run(run).classes))
+    """The share of wrong labels among the samples that a run, or where it learnt from all its probes, held out."""
+    return seen_by(judges(run) or [run])
+
+
+def seen_by(runs: Sequence[Path]) -> Unseen:
+    """The share of wrong labels that finished runs see among the samples that each held out."""
+    held = held_out_guesses(runs)
+    seen = noise_among(held)
     if seen is None:
-        held = int((samples.get("split", np.zeros(0)) == HELD_OUT).sum())
         raise InputError(
-            f"{run} held out {held} samples, too few to estimate a noise rate; say --noise-rate, or --valid"
+            f"{runs[0]} held out {0 if held is None else len(held)} samples, too few to estimate a noise rate; "
+            "say --noise-rate, or --valid"
         )
     return seen
 
 
-def noise_among_held_out(samples: Mapping[str, Array], classes: int) -> Unseen | None:
-    """The same of what a run left of every sample; None if it held out too few."""
-    if "split" not in samples or (held := samples["split"] == HELD_OUT).sum() < FEWEST:
-        return None
-    guesses = guesses_from_run(samples, classes).at(held)
-    return unseen_noise(guesses.labels, dense(guesses))
+def noise_among(held: Guesses | None) -> Unseen | None:
+    """The same of guesses for held-out samples; None if these are too few."""
+    return None if held is None or len(held) < FEWEST else unseen_noise(held.labels, dense(held))
+
+
+def judges(run: Path) -> list[Path]:
+    """The finished trainings whose held-out samples speak for a run: its own, if it held some out, else its probes."""
+    lr = read_run(run).spec["lr"]
+    for marks in ([run / "done"], *(sorted((run / folder).glob("*/done")) for folder in (AGAIN, PROBE))):
+        found = [mark.parent for mark in marks if own_held_out(mark.parent) is not None]
+        if found:
+            return [folder for folder in found if read_run(folder).spec["lr"] == lr]
+    return []
+
+
+def held_out_guesses(runs: Sequence[Path]) -> Guesses | None:
+    """What finished runs think of the samples that each held out."""
+    found = [held for run in runs if (held := own_held_out(run)) is not None]
+    return joined(found) if found else None
+
+
+def own_held_out(run: Path) -> Guesses | None:
+    """What one run thinks of the samples that it held out itself."""
+    samples = read_samples(run) or {}
+    held = samples["split"] == HELD_OUT if "split" in samples else np.zeros(0, bool)
+    return guesses_from_run(samples, len(read_run(run).classes)).at(held) if held.any() else None
 
 
 def cautious(rate: Interval) -> Interval:
@@ -127,3 +186,8 @@ def starved(kept: list[float], noise_rate: float, classes: list[str]) -> list[st
     """The classes of which far less was learnt from than of the others, in words."""
     least = 0.6 * (1 - noise_rate)
     return [f"{name} ({100 * share:.0f}%)" for name, share in zip(classes, kept, strict=True) if share < least]
+
+
+def several(probes: Sequence[Experiment]) -> str:
+    """The probes in words."""
+    return f"{f'{len(probes)} probes' if len(probes) > 1 else 'a probe'} of {probes[0].epochs} epochs"

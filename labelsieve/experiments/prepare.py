@@ -129,7 +129,7 @@ def gather(experiment: Experiment, shelf: Shelf) -> Gathered:
     fingerprint = digest(train, test, valid)
     held = None
     if experiment.valid or valid is None:
-        kept, held = held_out(len(train), experiment.valid, experiment.seed)
+        kept, held = held_out(len(train), experiment.valid, experiment.seed, experiment.fold)
         if held is not None:
             train, valid = train.at(kept), train.at(held)
             places, held = places[kept], places[held]
@@ -283,15 +283,18 @@ def parsed_map(text: str) -> dict[int, int]:
         raise InputError(f"a noise map looks like 9:1,2:0 (true:observed), got {text!r}") from error
 
 
-def held_out(samples: int, share: float, seed: int) -> tuple[Tensor, Tensor | None]:
-    """Positions to train on and to choose the epoch on, both in order, drawn by the seed."""
+def held_out(samples: int, share: float, seed: int, fold: int = 0) -> tuple[Tensor, Tensor | None]:
+    """Positions to train on and to choose the epoch on, both in order, drawn by the seed. Folds share no sample."""
     count = round(share * samples)
     if share == 0:
         return torch.arange(samples), None
     if not 0 < count < samples:
         raise InputError(f"valid {share:g} of {samples} samples leaves nothing to train or to choose on")
+    first, end = fold * count, min((fold + 1) * count, samples)
+    if first >= end:
+        raise InputError(f"there is no fold {fold} of {count} of {samples} samples")
     order = torch.randperm(samples, generator=generator(seed, "valid"))
-    return order[count:].sort().values, order[:count].sort().values
+    return torch.cat([order[:first], order[end:]]).sort().values, order[first:end].sort().values
 
 
 def digest(*sets: Trainable | None) -> str:

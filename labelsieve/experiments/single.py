@@ -1,49 +1,24 @@
-"""What a person does with one dataset: plan a training, run it, use its model, try out noise."""
+"""What a person does with one dataset: plan a training, run it, try out noise."""
 
-import csv
 import os
 import shlex
-import sys
 import time
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from labelsieve import noise as label_noise
-from labelsieve.audit.verdict import looks_clean
-from labelsieve.data import DATASETS, Labelled, Reading, Trainable, load_data
-from labelsieve.data.arrays import load_npy, load_npz, npz_keys, write_labels
-from labelsieve.data.decode import Frame
-from labelsieve.data.pictures import Bad
-from labelsieve.data.source import in_memory
-from labelsieve.data.unlabelled import read_images, read_rows
-from labelsieve.devices import best_device, best_precision, device_name, usable_device
+from labelsieve.data import Reading, load_data
+from labelsieve.data.arrays import write_labels
+from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
-from labelsieve.experiments.auto import (
-    cautious,
-    choice,
-    held_out_noise,
-    probe_of,
-    share_held_out,
-    spoken,
-    starved,
-    suited,
-)
+from labelsieve.experiments.auto import second_look, several
 from labelsieve.experiments.compare import compare
-from labelsieve.experiments.folder import RunFolder
-from labelsieve.experiments.prepare import Prepared, first_batch, gather, noise_matrix, prepare
+from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
-from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
-from labelsieve.experiments.unfinished import PROBE, refuse_unfinished
-from labelsieve.experiments.watch import epochs_of
-from labelsieve.models import suitable
-from labelsieve.predict import Predictor, load
 from labelsieve.progress import Plan, duration, watching
 from labelsieve.report.records import read_run
 from labelsieve.train.learner import Learner
@@ -151,46 +126,6 @@ def parsed_rate(text: str) -> float | None:
         raise InputError(f"--noise-rate is a number from 0 to 1, or auto, got {text!r}") from None
 
 
-def train_auto(asked: Experiment, path: Path, method: str | None, command: str = "") -> None:
-    """Find out how many labels are wrong, train accordingly, and say what was found."""
-    RunFolder(path).refuse_strangers()
-    probe = path / PROBE
-    if not (probe / "done").exists():
-        print(f"first a probe of {probe_of(asked).epochs} epochs finds out how many labels are wrong", flush=True)
-    plan = Plan(probe_of(asked).epochs, part="probe", later=epochs_of(asked))
-    trained(probe_of(asked), probe, plan, command=command)
-    insisted = method or (asked.method if asked.criterion or asked.options else None)
-    chosen = choice(asked, held_out_noise(probe), insisted)
-    print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
-    train(chosen.experiment, path, chosen.as_row(), command)
-    print("\n".join(after(path)))
-
-
-def settled(asked: Experiment, free: Collection[str]) -> Experiment:
-    """What is asked, with what can be said once the data is known; `free`: settings that a person did not name."""
-    data = gather(asked, Shelf()).train
-    model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
-    share = asked.valid or share_held_out(len(data))
-    return replace(suited(asked, model, free), model=model, valid=share)
-
-
-def after(path: Path) -> list[str]:
-    """What a training that chose for itself found, and what to do now."""
-    rate, done = cautious(held_out_noise(path).rate), read_run(path)
-    share, span = spoken(rate.estimate), f"({spoken(rate.low)} to {spoken(rate.high)})"
-    lines = [f"about {share} of the labels look wrong {span}"]
-    if looks_clean(rate):  # the audit says the same
-        lines = [f"the labels look clean: {share} seem wrong {span}, nothing needs to be done"]
-    hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
-    if hungry:
-        lines.append(
-            f"beware: little was learnt from {', '.join(hungry)}; the network may have taken another class for it: "
-            "look at these samples, or train with another --seed"
-        )
-    quoted = shlex.quote(str(path))
-    return [*lines, f"look at them: labelsieve report {quoted}; go through them: labelsieve review {quoted}"]
-
-
 def trained(
     experiment: Experiment,
     path: Path,
@@ -204,13 +139,15 @@ def trained(
         return run(experiment, path, watcher, prepared, chosen=chosen, command=command)
 
 
-def train(experiment: Experiment, path: Path, chosen: Row | None = None, command: str = "") -> None:
-    """Train in this folder and say how it went. `chosen`: what was chosen for the person, and why."""
+def train(experiment: Experiment, path: Path, chosen: Row | None = None, command: str = "", earlier: int = 0) -> None:
+    """Train in this folder and say how it went.
+
+    `chosen`: what was chosen for the person, and why. `earlier`: epochs of the trainings that came before.
+    """
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     print("\n".join(understood(experiment, prepared)), flush=True)
-    probed = probe_of(experiment).epochs if chosen else 0
-    plan = Plan(experiment.epochs, prepared.method.rounds, earlier=probed)
+    plan = Plan(experiment.epochs, prepared.method.rounds, earlier=earlier)
     ran = trained(experiment, path, plan, prepared, chosen, command)
     done = read_run(path)
     print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
@@ -248,19 +185,20 @@ def understood(experiment: Experiment, prepared: Prepared, known: bool = True) -
     ]
 
 
-def forecast(experiment: Experiment, path: Path, unknown: bool) -> str:
-    """What a training would do and cost, from a few steps that are not kept. `unknown`: the noise rate is."""
+def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = ()) -> str:
+    """What a training would do and cost, from a few steps that are not kept. `probes`: what comes before it."""
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     rounds = prepared.method.rounds
-    probe = probe_of(experiment).epochs if unknown else 0
-    total = duration((rounds * experiment.epochs + probe) * steps * seconds)
+    every = [*probes, *second_look(experiment, probes, 0.0)]
+    total = duration((rounds * experiment.epochs + sum(probe.epochs for probe in every)) * steps * seconds)
+    again = f" and, where few labels are wrong, {several(every[len(probes) :])}" if len(every) > len(probes) else ""
     return "\n".join(
         [
-            *understood(experiment, prepared, known=not unknown),
-            f"cost:    {f'a probe of {probe} epochs, then ' if probe else ''}"
+            *understood(experiment, prepared, known=not probes),
+            f"cost:    {f'{several(probes)}{again}, then ' if probes else ''}"
             f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
             f"{1000 * seconds:.1f} ms: about {total} on {device_name(experiment.device)}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",
@@ -280,84 +218,6 @@ def seconds_per_step(prepared: Prepared) -> float:
         finite = learner.step(first_batch(prepared), prepared.train.labels[index], index).finite
         finite.tolist()  # waits for the device
     return (time.perf_counter() - began) / TIMED_STEPS
-
-
-def classify(run_path: Path, data: str, out: Path | None, device: str, model: str | None, **columns: Any) -> None:
-    """Write a table with the predicted class of every sample."""
-    refuse_unfinished(run_path)
-    predictor = load(run_path, device, model)
-    probs, given, names = predictions(data, predictor, columns)
-    rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
-    try:
-        with ExitStack() as stack:
-            file = (
-                stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="surrogateescape"))
-                if out
-                else sys.stdout
-            )
-            csv.writer(file, lineterminator="\n").writerows([("index", "predicted_label", "confidence"), *rows])
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}") from error
-    if out:
-        wrong = sum(row[1] != label for row, label in zip(rows, given or (), strict=given is not None))
-        differ = f"; {100 * wrong / len(rows):.2f}% differ from their given label" if given is not None else ""
-        print(f"{len(rows):,} samples classified{differ}: {out}")
-
-
-def predictions(
-    data: str, predictor: Predictor, columns: dict[str, Any]
-) -> tuple[Any, list[str] | None, Sequence[Any]]:
-    """Probabilities (n, K), the class names of the labels where the data has some, and what to call each sample."""
-    path = Path(data)
-    if path.suffix == ".npy" or (path.suffix == ".npz" and "labels" not in npz_keys(path)):
-        values = load_npy(path) if path.suffix == ".npy" else unlabelled(path)
-        return predictor.predict_proba(values, data), None, range(len(values))
-    frame = Frame(*predictor.shape[1:], predictor.shape[0]) if len(predictor.shape) == 3 else None
-    reading = Reading(frame=frame, normalise=predictor.normalise, skip_bad=True, **columns)
-    try:
-        sets = load_data(data, reading, left_out=say_left_out)
-    except InputError:
-        bare = without_labels(path, reading, predictor)
-        if bare is None:
-            raise
-        return predictor.predict_set(bare), None, bare.names or range(len(bare))
-    known = [sets.test] if data in DATASETS and sets.test else [each for each in sets if each is not None]
-    probs = np.concatenate([predictor.predict_set(each) for each in known])
-    given = [each.classes[k] for each in known for k in each.labels.tolist()]
-    names = [name for each in known for name in each.names or ()]
-    return probs, given, names or range(len(given))
-
-
-def without_labels(path: Path, reading: Reading, predictor: Predictor) -> Trainable | None:
-    """A folder of images, or a table, that has no labels."""
-    if path.is_dir():
-        pictures, bad = read_images(path, predictor.classes)
-    elif path.suffix.lower() in (".csv", ".tsv"):
-        found = read_rows(path, predictor.classes, reading.image, predictor.columns)
-        if isinstance(found, Labelled):
-            return found
-        pictures, bad = found, []
-    else:
-        return None
-    whole, unusable = in_memory(pictures, reading.frame)
-    say_left_out([*bad, *unusable])
-    if not len(whole):
-        raise InputError(f"none of the images of {path} can be read")
-    return replace(whole, normalise=predictor.normalise)
-
-
-def say_left_out(bad: Sequence[Bad]) -> None:
-    if bad:
-        print(f"{len(bad):,} files or rows left out, the first is {bad[0].name}: {bad[0].reason}", file=sys.stderr)
-
-
-def unlabelled(path: Path) -> Any:
-    """The images or rows of a .npz file without labels."""
-    arrays = load_npz(path)
-    for key in ("images", "features"):
-        if key in arrays:
-            return arrays[key]
-    raise InputError(f"{path} has no 'images' (it has: {', '.join(arrays)})")
 
 
 def write_noise(

@@ -61,6 +61,7 @@ class Experiment:
     augment: str = ""  # crop4,flip,cutout8; window224
     normalise: str = "image"  # each image by itself, or imagenet: by its colours
     valid: float = 0.0  # share of the training data held out, with its noise, to choose the epoch
+    fold: int = 0  # which of the parts of that size is held out
     choose: str = "best"  # the epoch that is delivered: the best on what was held out, where something was, or the last
     init: str | None = None  # folder of a finished run whose model is the start
     scores: tuple[int, ...] = ()  # epochs, counted from 1, after which every sample's scores are kept
@@ -70,7 +71,7 @@ class Experiment:
     threads: int = 1  # of the CPU: sums come out differently when they are split differently
 
     def __post_init__(self) -> None:
-        for name, least in {"epochs": 1, "batch": 1, "threads": 1, "warmup": 0, "seed": 0}.items():
+        for name, least in {"epochs": 1, "batch": 1, "threads": 1, "warmup": 0, "seed": 0, "fold": 0}.items():
             value = getattr(self, name)
             if value < least:
                 raise InputError(f"{name} must be at least {least}, got {value}")

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
-
-PROBE = "probe"  # the folder, in that of a run, of the training that found out what suits the data
+from labelsieve.report.records import AGAIN, PROBE
 
 
 def refuse_unfinished(run: Path) -> None:
@@ -19,19 +18,29 @@ def refuse_unfinished(run: Path) -> None:
 
 def unfinished(run: Path) -> str:
     """The line; empty for a run that is done, and for a folder without a run."""
-    probing = not (run / "spec.json").exists()
-    folder = run / PROBE if probing else run
-    if (run / "done").exists() or not (folder / "spec.json").exists():
+    folder = newest(run)
+    if folder is None or (run / "done").exists():
         return ""
     again = command_of(folder)
     go_on = f"go on with: {again}" if again else "the command that began it goes on with it"
-    if probing and (folder / "done").exists():
-        return f"{run} is not trained yet, only its probe is done: wait if it is still running, else {go_on}"
-    place = f"{reached(folder)} of {'its probe' if probing else 'the training'}"
+    if folder != run and (folder / "done").exists():
+        return f"{run} is not trained yet, only its probes are done: wait if it is still running, else {go_on}"
+    place = f"{reached(folder)} of {'the training' if folder == run else f'its probe {folder.name}'}"
     if in_use(folder / "lock"):
-        later = ", the training itself follows" if probing else ""
+        later = "" if folder == run else ", the training itself follows"
         return f"{run} is still running: {place} done{later}; wait until it has ended"
     return f"{run} stopped before it was done, after {place}; {go_on}"
+
+
+def newest(run: Path) -> Path | None:
+    """The training that was begun last: the run itself, or a probe of it; None if none was."""
+    if (run / "spec.json").exists():
+        return run
+    for name in (AGAIN, PROBE):
+        begun = [spec.parent for spec in (run / name).glob("*/spec.json")]
+        if begun:
+            return max(begun, key=lambda folder: int(folder.name))
+    return None
 
 
 def reached(folder: Path) -> str:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from labelsieve.errors import InputError
 
 Array = np.ndarray[Any, Any]
+PROBE, AGAIN = "probe", "again"  # folders, in that of a run, of the trainings that found out what suits the data
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,12 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 
 def finished_runs(*roots: Path) -> list[Path]:
-    """The folders of all finished runs below these, those of the first root first, each root's by name."""
+    """The folders of all finished runs below these but probes, those of the first root first, each root's by name."""
     return [
-        done.parent for root in roots for done in sorted(root.rglob("done")) if (done.parent / "spec.json").exists()
+        done.parent
+        for root in roots
+        for done in sorted(root.rglob("done"))
+        if (done.parent / "spec.json").exists() and not {PROBE, AGAIN} & {*done.relative_to(root).parts}
     ]
 
 

@@ -1,0 +1,105 @@
+"""train_auto: probes find out how many labels are wrong, the training is told, and a person is told what was found."""
+
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from labelsieve.audit.unseen import Unseen
+from labelsieve.audit.verdict import looks_clean
+from labelsieve.devices import usable_device
+from labelsieve.experiments.auto import (
+    RATES,
+    cautious,
+    choice,
+    held_out_noise,
+    planned_trainings,
+    second_look,
+    seen_by,
+    several,
+    spoken,
+    starved,
+    suited,
+)
+from labelsieve.experiments.folder import RunFolder
+from labelsieve.experiments.prepare import gather
+from labelsieve.experiments.shelf import Shelf
+from labelsieve.experiments.single import train, trained
+from labelsieve.experiments.spec import Experiment
+from labelsieve.experiments.watch import epochs_of
+from labelsieve.models import suitable
+from labelsieve.progress import Plan
+from labelsieve.report.records import AGAIN, PROBE, read_run
+
+
+def train_auto(
+    asked: Experiment, probes: Sequence[Experiment], path: Path, method: str | None, command: str = ""
+) -> None:
+    """Find out how many labels are wrong, train accordingly, and say what was found."""
+    RunFolder(path).refuse_strangers()
+    new = not (path / "done").exists()
+    if new:
+        find = "find" if len(probes) > 1 else "finds"
+        print(f"first {several(probes)} {find} out how many labels are wrong", flush=True)
+    asked, seen = likeliest(asked, probes, path / PROBE, command)
+    again = second_look(asked, probes, seen.rate.estimate)
+    if again:
+        if new:
+            print(f"found {spoken(seen.rate.estimate)}; {several(again)} that are told so look again", flush=True)
+        asked, seen = likeliest(asked, again, path / AGAIN, command, earlier=epochs_in(probes))
+    insisted = method or (asked.method if asked.criterion or asked.options else None)
+    chosen = choice(asked, seen, insisted)
+    print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
+    train(chosen.experiment, path, chosen.as_row(), command, earlier=epochs_in([*probes, *again]))
+    print("\n".join(after(path)))
+
+
+def likeliest(
+    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0
+) -> tuple[Experiment, Unseen]:
+    """Train the probes in folders of this one: the learning rate that foretells held-out labels best, its noise.
+
+    `earlier`: epochs of the probes before these.
+    """
+    folders: dict[float, list[Path]] = {}
+    for number, probe in enumerate(probes, 1):
+        part = f"probe {number}/{len(probes)}" if len(probes) > 1 else "probe"
+        later = epochs_in(probes[number:]) + epochs_of(asked)
+        plan = Plan(probe.epochs, part=part, earlier=earlier + epochs_in(probes[: number - 1]), later=later)
+        trained(probe, path / str(number), plan, command=command)
+        folders.setdefault(probe.lr, []).append(path / str(number))
+    seen = {lr: seen_by(runs) for lr, runs in folders.items()}
+    best = max(seen, key=lambda lr: seen[lr].likelihood)
+    if len(seen) > 1:
+        print(f"chosen:  learning rate {best:g}: its probes foretell the labels that they held out best", flush=True)
+    return replace(asked, lr=best), seen[best]
+
+
+def epochs_in(probes: Sequence[Experiment]) -> int:
+    return sum(probe.epochs for probe in probes)
+
+
+def settled(asked: Experiment, free: Collection[str]) -> tuple[Experiment, list[Experiment]]:
+    """The training and its probes, once the data is known; `free`: settings that a person did not name."""
+    data = gather(replace(asked, valid=0.0), Shelf()).train
+    model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
+    suitable_to = replace(suited(asked, model, free, len(data)), model=model)
+    rates = RATES if "lr" in free and suitable_to.lr in RATES else ()
+    return planned_trainings(suitable_to, len(data), rates)
+
+
+def after(path: Path) -> list[str]:
+    """What a training that chose for itself found, and what to do now."""
+    rate, done = cautious(held_out_noise(path).rate), read_run(path)
+    share, span = spoken(rate.estimate), f"({spoken(rate.low)} to {spoken(rate.high)})"
+    lines = [f"about {share} of the labels look wrong {span}"]
+    if looks_clean(rate):  # the audit says the same
+        lines = [f"the labels look clean: {share} seem wrong {span}, nothing needs to be done"]
+    hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
+    if hungry:
+        lines.append(
+            f"beware: little was learnt from {', '.join(hungry)}; the network may have taken another class for it: "
+            "look at these samples, or train with another --seed"
+        )
+    quoted = shlex.quote(str(path))
+    return [*lines, f"look at them: labelsieve report {quoted}; go through them: labelsieve review {quoted}"]

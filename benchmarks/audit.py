@@ -41,11 +41,10 @@ from benchmarks.peers import (
     watched,
 )
 from labelsieve.audit import find_label_issues, label_quality
-from labelsieve.audit.findings import findings_of
-from labelsieve.audit.guesses import guesses_from_run
 from labelsieve.data import Reading, load_data
 from labelsieve.data.split import stratified
 from labelsieve.devices import best_device, device_name
+from labelsieve.experiments.audit import findings_in
 from labelsieve.experiments.prepare import Prepared, labels_of, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.samples import TESTED
@@ -212,11 +211,7 @@ def audited(bench: Bench, task: Task, name: str, train: Callable[[Path], object]
     train(path)
     samples = read_samples(path)
     assert samples is not None
-    findings = findings_of(
-        guesses_from_run(samples, prepared.train.num_classes),
-        prepared.train.classes,
-        training=(samples["mean_margin"], samples["seen"]),
-    )
+    findings = findings_in(path, samples, prepared.train.classes)
     spent = clock.read()
     looked_at = samples["split"] != TESTED  # what was held out is audited as well
     assert (findings.labels[looked_at] == prepared.train.labels.cpu().numpy()).all()

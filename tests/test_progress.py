@@ -120,7 +120,9 @@ def test_a_real_terminal_sees_steps_before_the_first_epoch_is_over(tmp_path):
     os.close(theirs)
     seen, end = "", time.monotonic() + 60
     try:
-        while not re.search(r"probe( 1/\d+)?, epoch 1/\d, step \d+/\d+, [\d,.]+ steps/s, about [\w. ]+ left in all", seen):
+        while not re.search(
+            r"probe( 1/\d+)?, epoch 1/\d, step \d+/\d+, [\d,.]+ steps/s, about [\w. ]+ left in all", seen
+        ):
             assert process.poll() is None and time.monotonic() < end, seen
             if select.select([ours], [], [], 0.1)[0]:
                 seen += os.read(ours, 65536).decode(errors="replace")

@@ -73,28 +73,38 @@ def audit_run(
     samples = read_samples(path)
     if samples is not None and len(samples["label"]) != len(gathered.whole):
         raise InputError(f"{path}/samples.safetensors has {len(samples['label']):,} samples, the data another number")
+    whole, plain = gathered.whole, believes_all(experiment)
+    names = whole.names and list(whole.names)
     if samples is None:
         print("the run has no per-sample statistics (it is of an older version): its model predicts all samples anew")
-        guesses, training, remarks = predicted(path, gathered, model), None, None
+        findings = judged(path, predicted(path, gathered, model), whole.classes, names, plain=plain)
     else:
-        guesses = second_opinion(guesses_from_run(samples, gathered.whole.num_classes), judges(path), samples["split"])
-        training, remarks = (samples["mean_margin"], samples["seen"]), remarks_of(samples)
-    names = gathered.whole.names
-    held = held_out_guesses(judges(path))
-    seen = noise_among(held)  # what was not learnt from says more
-    findings = findings_of(
-        guesses,
-        tuple(gathered.whole.classes),
-        names and list(names),
-        training=training,
-        remarks=remarks,
-        plain=believes_all(experiment),
-        rate=cautious(seen.rate) if seen else None,
-        held_out=len(held) if held is not None and seen else 0,
-    )
+        findings = findings_in(path, samples, whole.classes, names, plain=plain)
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)
+
+
+def findings_in(
+    run: Path,
+    samples: Mapping[str, Array],
+    classes: Sequence[str],
+    names: Sequence[str] | None = None,
+    *,
+    plain: bool = False,
+) -> Findings:
+    """What a finished run, from the statistics of its samples, and its probes say of every label."""
+    guesses = second_opinion(guesses_from_run(samples, len(classes)), judges(run), samples["split"])
+    training = samples["mean_margin"], samples["seen"]
+    return judged(run, guesses, classes, names, training=training, remarks=remarks_of(samples), plain=plain)
+
+
+def judged(run: Path, guesses: Guesses, classes: Sequence[str], names: Sequence[str] | None, **known: Any) -> Findings:
+    """Every label, and the share that is wrong: where samples were not learnt from, those say more about it."""
+    held = held_out_guesses(judges(run))
+    seen = noise_among(held)
+    rate, count = (cautious(seen.rate), len(held)) if held is not None and seen else (None, 0)
+    return findings_of(guesses, tuple(classes), names, rate=rate, held_out=count, **known)
 
 
 def second_opinion(guesses: Guesses, runs: Sequence[Path], split: Array) -> Guesses:

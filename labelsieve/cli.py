@@ -88,6 +88,7 @@ def train(
         dry_run: Only say what would be done and what it would cost.
     """
     from labelsieve.experiments import single, train_auto
+    from labelsieve.experiments.auto import FREE
 
     typed = retyped("train", data, locals())
     experiment, unknown = single.from_options(
@@ -104,12 +105,14 @@ def train(
         **vars(machine),
     )
     path = out or Path("runs") / (experiment.name() + ("-auto" if unknown else ""))
-    free = [name for name in ("epochs", "warmup", "batch", "lr") if getattr(training, name) is None]
-    experiment, probes = train_auto.settled(experiment, free) if unknown else (experiment, [])
+    free = [name for name in FREE if getattr(training, name) is None]
+    experiment, probes = train_auto.settled(experiment, free, unknown)
     if dry_run:
         print(single.forecast(experiment, path, probes))
     elif probes:
         train_auto.train_auto(experiment, probes, path, method, typed)
+        report((path,))
+        print(f"go through the suspects: labelsieve review {shlex.quote(str(path))}")
     else:
         single.train(experiment, path, command=typed)
 

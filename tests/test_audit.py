@@ -366,7 +366,9 @@ def trained(tmp_path_factory):
     images, labels = blob_images(600, 0)
     noisy_labels = corrupt(torch.from_numpy(labels), pair(4, 0.3), 0).numpy()
     np.savez(folder / "data.npz", images=images, labels=noisy_labels, classes=np.array(["a", "b", "=c", "d"]))
-    options = "--noise-rate 0.3 --test 0.1 --valid 0.1 --epochs 8 --warmup 2 --model small --lr 0.05 --threads 1"
+    options = (
+        "--noise-rate 0.3 --test 0.1 --valid 0.1 --epochs 8 --warmup 2 --model small --lr 0.05 --batch 128 --threads 1"
+    )
     arguments = ["train", str(folder / "data.npz"), *options.split(), "--device", "cpu", "--out", str(folder / "run")]
     assert execute(arguments) == 0
     return folder, labels, noisy_labels

@@ -21,6 +21,7 @@ from labelsieve.errors import InputError
 from labelsieve.experiments import train_auto
 from labelsieve.experiments.audit import second_opinion
 from labelsieve.experiments.auto import (
+    FREE,
     cautious,
     choice,
     held_out_guesses,
@@ -28,6 +29,7 @@ from labelsieve.experiments.auto import (
     judges,
     planned_trainings,
     probe_of,
+    says_one_class,
     second_look,
     seen_by,
     share_held_out,
@@ -36,7 +38,7 @@ from labelsieve.experiments.auto import (
 )
 from labelsieve.experiments.prepare import held_out as parted
 from labelsieve.experiments.prepare import prepare, training_of
-from labelsieve.experiments.spec import Experiment
+from labelsieve.experiments.spec import Experiment, planned
 from labelsieve.report.records import finished_runs, read_run, read_samples
 from tests.conftest import blobs
 
@@ -309,11 +311,43 @@ def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys):
 
 
 @pytest.mark.parametrize(("rate", "clean"), [((0.05, 0.01, 0.08), True), ((0.05, 0.03, 0.08), False)])
-def test_training_and_audit_call_the_same_labels_clean(auto_run, monkeypatch, rate, clean):
-    monkeypatch.setattr(train_auto, "held_out_noise", lambda _: Unseen(Interval(*rate), 0.0, np.eye(4), 1.0, 0.0))
-    assert train_auto.after(auto_run)[0].startswith("the labels look clean") is clean
+def test_few_wrong_labels_with_a_range_from_near_zero_are_called_clean(rate, clean):
     said = verdict(Noise(cautious(Interval(*rate)), [], np.eye(4)), 3, 1200, list("abcd"))
     assert said.startswith("The labels look clean") is clean
+
+
+def test_a_direction_is_only_named_where_the_other_way_is_rare():
+    matrix = np.array([[0.9, 0.1, 0.0], [0.02, 0.98, 0.0], [0.0, 0.0, 1.0]])
+    rate = Interval(0.05, 0.04, 0.06)
+    assert "about 10% of those labelled a seem to be b" in verdict(Noise(rate, [], matrix), 3, 100, list("abc"))
+    matrix[1] = [0.05, 0.95, 0.0]
+    said = verdict(Noise(rate, [], matrix), 3, 100, list("abc"))
+    assert "a and b are mixed up most (about 10% of those labelled a, 5.0% of those labelled b)" in said
+
+
+def test_one_command_leaves_the_list_of_suspects_and_the_page(auto_run):
+    assert (auto_run / "audit" / "labels.csv").stat().st_size and "<html" in (auto_run / "report.html").read_text()
+
+
+def test_a_network_that_says_one_class_of_all_is_told():
+    samples = {"likeliest": np.array([[1, 0]] * 97 + [[0, 1]] * 3), "label": np.array([0, 1] * 50)}
+    assert says_one_class(samples, ["a", "b"]) == "b"
+    assert says_one_class({**samples, "label": np.array([1] * 95 + [0] * 5)}, ["a", "b"]) == ""  # so the labels are
+    assert says_one_class({**samples, "likeliest": np.array([[1, 0]] * 90 + [[0, 1]] * 10)}, ["a", "b"]) == ""
+
+
+def test_whoever_names_the_rate_gets_the_same_settings(tmp_path):
+    photos = tmp_path / "blobs.npz"
+    data = blobs(200, 0)
+    np.savez(photos, images=data.images.permute(0, 2, 3, 1).numpy(), labels=data.labels.numpy())
+    asked = planned(str(photos), model="auto", noise_rate=0.2)
+    told, probes = train_auto.settled(asked, FREE, unknown=False)
+    found, _ = train_auto.settled(asked, FREE, unknown=True)
+    assert probes == [] and replace(told, noise_rate=0.0) == replace(found, noise_rate=0.0) != replace(
+        asked, noise_rate=0.0
+    )
+    named = replace(asked, model="mlp")
+    assert train_auto.settled(named, FREE, unknown=False) == (named, [])
 
 
 def test_the_audit_asks_the_probe_that_did_not_learn_a_label(auto_run):

@@ -10,6 +10,7 @@ from labelsieve.audit.estimate import Interval, Noise
 Array = np.ndarray[Any, Any]
 CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing needs to be done
 HARDLY_BELIEVED = 0.5  # share of wrong labels above which a bad model is the likelier reason
+BOTH_WAYS = 0.25  # as large a share the other way round: two classes that the model itself may not tell apart
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
 
 
@@ -58,10 +59,16 @@ def dominance(noise: Noise, classes: Sequence[str]) -> str:
     wrong = noise.matrix.copy()
     np.fill_diagonal(wrong, 0)
     row, column = divmod(int(wrong.argmax()), len(wrong))
-    if wrong[row, column] < COMMON:
+    share, back = wrong[row, column], wrong[column, row]
+    if share < COMMON:
         return "No class stands out as the source of wrong labels."
-    share = percent(wrong[row, column])
-    return f"Most common: about {share} of those labelled {classes[row]} seem to be {classes[column]}."
+    if back < BOTH_WAYS * share:
+        return f"Most common: about {percent(share)} of those labelled {classes[row]} seem to be {classes[column]}."
+    return (
+        f"{classes[row]} and {classes[column]} are mixed up most (about {percent(share)} of those labelled "
+        f"{classes[row]}, {percent(back)} of those labelled {classes[column]}); between classes that look alike, "
+        "which way is uncertain."
+    )
 
 
 def reasons(

@@ -288,7 +288,8 @@ def printed(findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequ
         lines.append(
             f"{name:{width}}  {row['samples']:7,}  {percent(share.estimate):>9}  {between:19}  {row['issues']:6,}"
         )
-    lines += ["", printable(findings.basis)] if findings.basis else []
+    lines += ["", "between: the range of several estimates; the truth may lie outside"]
+    lines += [printable(findings.basis)] if findings.basis else []
     lines += ["", "the most suspicious:"]
     for row in rows(findings, findings.order[:LISTED].tolist()):
         lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))

@@ -7,7 +7,7 @@ so that every label is judged, and the training learns from all; probes that fou
 again. All live in the run's folder and go on where they were cut.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from labelsieve.audit.unseen import Unseen, dense, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
 from labelsieve.experiments.spec import SETTINGS, Experiment
-from labelsieve.report.records import AGAIN, PROBE, read_run, read_samples
+from labelsieve.report.records import AGAIN, PROBE, Array, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
 FAR_LESS = 0.3  # a rate that calls for a second look
@@ -28,6 +28,7 @@ SHARE = 0.4  # of the epochs that the probe selects in
 FLOOR = 0.5  # of what is kept, of every label
 CLEAN = 0.03  # a rate below which nearly everything is learnt from
 CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
+FREE = ("epochs", "warmup", "batch", "lr")  # settings that are chosen where a person names none
 SMALL: dict[str, Any] = {"epochs": 30, "lr": 0.02}  # for the small network on a person's own images
 WARMUP = 1 / 3  # of these epochs
 RATES = (0.02, 0.05)  # learning rates that are tried where there are few samples
@@ -35,6 +36,7 @@ STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt fr
 BATCHES = (32, 128)
 HELD = 600  # samples to hold out, if that is between a tenth and a fifth
 FOLDS = 5  # probes where a fifth is less
+NEARLY_ALL = 0.95  # samples of one class in the eyes of a network that has learnt nothing
 FEWEST = 50  # held-out samples that an estimate can be made from
 
 
@@ -186,6 +188,15 @@ def starved(kept: list[float], noise_rate: float, classes: list[str]) -> list[st
     """The classes of which far less was learnt from than of the others, in words."""
     least = 0.6 * (1 - noise_rate)
     return [f"{name} ({100 * share:.0f}%)" for name, share in zip(classes, kept, strict=True) if share < least]
+
+
+def says_one_class(samples: Mapping[str, Array], classes: Sequence[str]) -> str:
+    """The class that the network says of nearly every sample, though their labels are of others too; else nothing."""
+    said, given = (
+        np.bincount(each, minlength=len(classes)) / len(each) for each in (samples["likeliest"][:, 0], samples["label"])
+    )
+    only = int(said.argmax())
+    return classes[only] if said[only] > NEARLY_ALL and given[only] < NEARLY_ALL**2 else ""
 
 
 def several(probes: Sequence[Experiment]) -> str:

@@ -9,12 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from labelsieve.data import load_data
+from labelsieve.devices import usable_device
 from labelsieve.errors import InputError, LabelsieveError
+from labelsieve.experiments.auto import FREE, suited
 from labelsieve.experiments.prepare import reading_of
 from labelsieve.experiments.spec import planned
 from labelsieve.experiments.sweep import folder_of
 from labelsieve.experiments.watch import run_all
 from labelsieve.methods import METHODS, Problem, make
+from labelsieve.models import suitable
 from labelsieve.noise import transition
 from labelsieve.report.comparison import comparison, markdown, paired_differences
 from labelsieve.report.picture import draw
@@ -48,17 +51,11 @@ def compare(
         transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
     for name, criterion in map(named, methods):
         make(name, Problem(train.num_classes, noise_rate, num_samples=1), criterion)  # and a wrong method
+    known = {"noise": noise, "rate": rate, "noise_rate": noise_rate}
+    model = suitable(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
+    free = [name for name in FREE if settings.get(name) is None]
     experiments = [
-        planned(
-            data,
-            noise=noise,
-            rate=rate,
-            noise_rate=noise_rate,
-            method=name,
-            criterion=criterion,
-            seed=seed,
-            **settings,
-        )
+        suited(planned(data, method=name, criterion=criterion, seed=seed, **known, **settings), model, free, len(train))
         for seed in seeds
         for name, criterion in map(named, methods)
     ]

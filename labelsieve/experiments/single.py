@@ -14,13 +14,13 @@ from labelsieve.data import Reading, load_data
 from labelsieve.data.arrays import write_labels
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
-from labelsieve.experiments.auto import second_look, several
+from labelsieve.experiments.auto import says_one_class, second_look, several
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.progress import Plan, duration, watching
-from labelsieve.report.records import read_run
+from labelsieve.report.records import read_run, read_samples
 from labelsieve.train.learner import Learner
 from labelsieve.train.record import Row
 
@@ -153,6 +153,9 @@ def train(experiment: Experiment, path: Path, chosen: Row | None = None, command
     print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
     if "last" in done.end:
         print(f"test error {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% at best")
+    samples = read_samples(path)
+    if samples and (only := says_one_class(samples, done.classes)):
+        print(f"beware: the model says {only} of nearly every sample: it has learnt nothing; try a lower --lr")
     print(f"use it: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
 
 

@@ -1,18 +1,14 @@
-"""train_auto: probes find out how many labels are wrong, the training is told, and a person is told what was found."""
+"""train_auto: probes find out how many labels are wrong, and the training is told."""
 
-import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from labelsieve.audit.unseen import Unseen
-from labelsieve.audit.verdict import looks_clean
 from labelsieve.devices import usable_device
 from labelsieve.experiments.auto import (
     RATES,
-    cautious,
     choice,
-    held_out_noise,
     planned_trainings,
     second_look,
     seen_by,
@@ -25,7 +21,7 @@ from labelsieve.experiments.folder import RunFolder
 from labelsieve.experiments.prepare import gather
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.single import train, trained
-from labelsieve.experiments.spec import Experiment
+from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.experiments.watch import epochs_of
 from labelsieve.models import suitable
 from labelsieve.progress import Plan
@@ -35,7 +31,7 @@ from labelsieve.report.records import AGAIN, PROBE, read_run
 def train_auto(
     asked: Experiment, probes: Sequence[Experiment], path: Path, method: str | None, command: str = ""
 ) -> None:
-    """Find out how many labels are wrong, train accordingly, and say what was found."""
+    """Find out how many labels are wrong and train accordingly."""
     RunFolder(path).refuse_strangers()
     new = not (path / "done").exists()
     if new:
@@ -51,7 +47,8 @@ def train_auto(
     chosen = choice(asked, seen, insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
     train(chosen.experiment, path, chosen.as_row(), command, earlier=epochs_in([*probes, *again]))
-    print("\n".join(after(path)))
+    for line in after(path):
+        print(line)
 
 
 def likeliest(
@@ -79,27 +76,29 @@ def epochs_in(probes: Sequence[Experiment]) -> int:
     return sum(probe.epochs for probe in probes)
 
 
-def settled(asked: Experiment, free: Collection[str]) -> tuple[Experiment, list[Experiment]]:
-    """The training and its probes, once the data is known; `free`: settings that a person did not name."""
+def settled(asked: Experiment, free: Collection[str], unknown: bool) -> tuple[Experiment, list[Experiment]]:
+    """The training and its probes, once the data is known.
+
+    `free`: settings that a person did not name. `unknown`: whether the noise rate is; only then there are probes.
+    """
+    if not unknown and (asked.model not in ("auto", "small") or asked.data in SETTINGS):
+        return asked, []
     data = gather(replace(asked, valid=0.0), Shelf()).train
     model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
     suitable_to = replace(suited(asked, model, free, len(data)), model=model)
+    if not unknown:
+        return suitable_to, []
     rates = RATES if "lr" in free and suitable_to.lr in RATES else ()
     return planned_trainings(suitable_to, len(data), rates)
 
 
 def after(path: Path) -> list[str]:
-    """What a training that chose for itself found, and what to do now."""
-    rate, done = cautious(held_out_noise(path).rate), read_run(path)
-    share, span = spoken(rate.estimate), f"({spoken(rate.low)} to {spoken(rate.high)})"
-    lines = [f"about {share} of the labels look wrong {span}"]
-    if looks_clean(rate):  # the audit says the same
-        lines = [f"the labels look clean: {share} seem wrong {span}, nothing needs to be done"]
+    """What to beware of in a training that chose for itself."""
+    done = read_run(path)
     hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
-    if hungry:
-        lines.append(
-            f"beware: little was learnt from {', '.join(hungry)}; the network may have taken another class for it: "
-            "look at these samples, or train with another --seed"
-        )
-    quoted = shlex.quote(str(path))
-    return [*lines, f"look at them: labelsieve report {quoted}; go through them: labelsieve review {quoted}"]
+    if not hungry:
+        return []
+    return [
+        f"beware: little was learnt from {', '.join(hungry)}; the network may have taken another class for it: look "
+        "at these samples, or train with another --seed"
+    ]

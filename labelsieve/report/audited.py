@@ -1,4 +1,4 @@
-"""Findings: what an audit says about the labels, read from the files that it left in the run's folder."""
+"""Findings: what an audit says about the labels, read from the files that it left."""
 
 import base64
 import json
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from labelsieve.errors import InputError
+from labelsieve.files import audit_folder
 from labelsieve.report.records import Array
 
 MOST_PICTURE_BYTES = 4_300_000  # as text in the page; samples after that go without their picture
@@ -79,8 +80,8 @@ class Findings:
 
 
 def read_findings(run: Path, most: int) -> Findings | None:
-    """The audit in a run's folder with at most so many samples to show; None where there is none."""
-    path = run / "audit" / "summary.json"
+    """The audit in a run's folder, or in its own, with at most so many samples to show; None where there is none."""
+    path = audit_folder(run) / "summary.json"
     if not path.exists():
         return None
     try:

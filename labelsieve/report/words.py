@@ -95,15 +95,15 @@ def lead(findings: Findings) -> str:
     return f"About {spoken(findings.wrong)} of the {findings.samples:,} labels look wrong."
 
 
-def found(findings: Findings, most: int = 3) -> list[str | Markup]:
-    """What the audit says, beside its verdict."""
+def found(findings: Findings, table: str = "audit/labels.csv", most: int = 3) -> list[str | Markup]:
+    """What the audit says, beside its verdict; `table` is the file of all samples."""
     if not findings.issues:
         return [f"None of the {findings.samples:,} labels is marked as probably wrong."]
     shown = len(findings.suspects)
     which = "all of them" if shown >= findings.issues else f"the {shown:,} most suspicious"
     where = f", {which} below" if shown else ""
     marked = f"{findings.issues:,} suspects, labels that are more likely wrong than right{where}."
-    return [f"{marked} The file audit/labels.csv lists every sample.", *confusions(findings, most)]
+    return [f"{marked} The file {table} lists every sample.", *confusions(findings, most)]
 
 
 def confusions(findings: Findings, most: int) -> list[str | Markup]:

@@ -2,13 +2,17 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
 
+from labelsieve.cells import rounded
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.experiments.foreign import is_header, numbers_of, read_given, read_probabilities
+from labelsieve.review.desk import Desk
+from labelsieve.review.session import farewell
 from tests.made_runs import make_audit, make_run
 
 NAMES = ["red", "green", "blue"]  # not in the order of the alphabet
@@ -98,9 +102,6 @@ def test_an_audit_with_a_run_is_shown_by_the_run_and_one_without_alone(folder, c
 
 
 def test_decisions_lie_in_the_folder_and_change_exactly_their_labels(folder, capsys):
-    from labelsieve.review.desk import Desk
-    from labelsieve.review.session import farewell
-
     assert execute(AUDIT) == 0
     desk = Desk(folder / "found")
     assert desk.marked == set(range(0, 90, 10)) and desk.suspects[10].text.startswith("=text 10,")
@@ -204,3 +205,38 @@ def test_labels_mean_the_names_or_else_the_columns(tmp_path):
     assert found(["b", "a"], None, 2) == ([1, 0], ("a", "b"), True)
     with pytest.raises(InputError, match="'c' is none of the classes"):
         found(["a", "c"], ("a", "b"), 2)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (float(np.float32(13.09)), "13.09"),
+        (float(np.float32(4.13)), "4.13"),
+        (-0.5130000114440918, "-0.513"),
+        (1234567.0, "1234567"),
+        (1234567.25, "1234570"),
+        (2.0, "2"),
+        (1.23456789e-05, "1.23457e-05"),
+        (7, "7"),
+        ("13.09000015", "13.09000015"),
+        (True, "True"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_numbers_are_shown_as_people_read_them(value, shown):
+    assert str(rounded(value)) == shown
+
+
+def test_rows_in_report_and_review_have_no_digits_that_nobody_wrote(folder):
+    (folder / "rows.csv").write_text("length,label\n" + "".join(f"{i}.09,{NAMES[i % 3]}\n" for i in range(90)))
+    argv = ["audit", "--labels", "t.csv", "--pred-probs", "t.csv", "--data", "rows.csv", "--out", "found"]
+    assert execute(argv) == 0 and execute(["report", "found"]) == 0
+    text = (folder / "found" / "report.html").read_text(encoding="utf-8")
+    assert text.count("<dt><bdi>length</bdi></dt>") == 90 == len(re.findall(r"<dd><bdi>\d+\.09</bdi></dd>", text))
+    opening = Desk(folder / "found").opening()
+    assert {suspect["index"]: suspect["row"] for suspect in opening["suspects"]} == {
+        i: {"length": float(f"{i}.09")} for i in range(90)
+    }

@@ -25,7 +25,7 @@ def done(findings: Findings) -> list[str | Markup]:
     if not made.get("labels") or not made.get("pred_probs"):
         return [f"{size} were audited; the run that they may be of is not in this folder."]
     files = (quoted(PurePath(str(made[name])).name) for name in ("labels", "pred_probs"))
-    sentence = Markup("The {} in {} were held against the probabilities in {}. Nothing was trained.")
+    sentence = Markup("The {} in {} were compared with the probabilities in {}. Nothing was trained.")
     return [sentence.format(size, *files)]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelsieve.cells import unguarded
+from labelsieve.cells import rounded, unguarded
 from labelsieve.errors import InputError
 from labelsieve.files import audit_folder, stranger
 
@@ -32,8 +32,9 @@ class Suspect:
     row: dict[str, Any] | None
 
     def shown(self) -> dict[str, Any]:
-        """For the page; of an image only that there is one."""
-        return {**vars(self), "image": self.image is not None}
+        """For the page; of an image only that there is one, of numbers what people read."""
+        row = self.row and {name: rounded(value) for name, value in self.row.items()}
+        return {**vars(self), "image": self.image is not None, "row": row}
 
 
 def read_gallery(run: Path) -> list[Suspect]:

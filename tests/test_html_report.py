@@ -304,7 +304,7 @@ def test_without_test_set_and_truth(tmp_path):
     run = make_run(tmp_path / "run", test=False, truth=False)
     make_audit(run, kind="text", shown=4)
     text = written(run)
-    assert "how often the delivered model is wrong is not known" in text
+    assert "how often the delivered model is wrong is not known; labelsieve train with --test 0.2 keeps" in text
     assert "experiment" not in said(text)
     assert text.count("<blockquote") == 4
 

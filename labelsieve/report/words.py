@@ -136,7 +136,10 @@ def model_error(run: Run, samples: str) -> str:
     chosen = [e for e in run.epochs if e["epoch"] == run.end["chosen_epoch"] and e.get("round") == last_round]
     error = chosen[0].get("test_error") if chosen else None
     if error is None:
-        return "There was no test set, so how often the delivered model is wrong is not known."
+        return (
+            "There was no test set, so how often the delivered model is wrong is not known; labelsieve train with "
+            "--test 0.2 keeps a fifth of the data for that."
+        )
     line = f"The delivered model is wrong on {error:.1f}% of the test {samples}"
     if run.spec.get("test"):
         return f"{line}, going by their labels, which come from the same data and may be wrong too."

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from labelsieve.report import classes, runless, svg, words
 from labelsieve.report.audited import Findings
 from labelsieve.report.charts import common_charts, single_charts
-from labelsieve.report.comparison import comparison, shown
+from labelsieve.report.comparison import UNKNOWN, comparison, shown
 from labelsieve.report.gallery import cards, counted
 from labelsieve.report.records import Run, by_method
 
@@ -112,11 +112,24 @@ def about_runs(told: Sequence[Told]) -> dict[str, Any]:
         "several": several,
         "charts": charts,
         "lines": {line.label: line for chart in charts for line in chart.lines}.values(),
-        "by_method": comparison(groups) if groups else [],
+        "by_method": measured(comparison(groups)),
         "ranking": words.ranking(groups) if several and not differing else "",
-        "run_by_run": run_by_run(told),
+        "run_by_run": filled(run_by_run(told)),
         "differing": differing,
     }
+
+
+def measured(table: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The methods' table where anything was measured, without its empty columns; nothing where nothing was."""
+    kept = filled(table)
+    return kept if len(table) > 1 and len(kept[0]) > 2 else []
+
+
+def filled(table: Sequence[Sequence[str]]) -> list[list[str]]:
+    """A table without the columns that are empty in every row."""
+    header, *rows = table
+    places = [k for k in range(len(header)) if any(row[k] != UNKNOWN for row in rows)] if rows else range(len(header))
+    return [[row[k] for k in places] for row in table]
 
 
 def digest(text: str) -> str:

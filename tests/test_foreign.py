@@ -3,6 +3,10 @@
 import csv
 import json
 import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +87,37 @@ def test_the_report_shows_rows_and_says_where_it_can_train(folder):
     text = (folder / "found" / "report.html").read_text(encoding="utf-8")
     assert "<dt><bdi>length</bdi></dt><dd><bdi>40.25</bdi></dd>" in text
     assert "<span>train</span> <span>rows.csv</span>" in text
+    desk = Desk(folder / "found")
+    desk.decide({"index": 40, "decision": "accept", "over": None, "since": 0, "tab": "t"})
+    assert farewell(desk)[-1].split()[:4] == ["labelsieve", "train", "rows.csv", "--labels"]
+
+
+def test_classes_are_called_as_in_the_data_so_that_it_can_be_trained_on(folder, capsys):
+    """Labels by number: the file that a review writes must fit the data."""
+    (folder / "rows.csv").write_text("x,label\n" + "".join(f"{i},{'abc'[i % 3]}\n" for i in range(90)))
+    np.save("numbers.npy", np.arange(90) % 3)
+    argv = ["audit", "--labels", "numbers.npy", "--pred-probs", "p.npy", "--data", "rows.csv", "--out", "found"]
+    assert execute(argv) == 0 and capsys.readouterr().out.startswith("columns are taken as: a, b, c; say --classes")
+    assert json.loads((folder / "found" / "summary.json").read_bytes())["classes"] == ["a", "b", "c"]
+    assert execute([*argv, "--classes", "names.txt"]) == 0 and "taken as" not in capsys.readouterr().out
+
+
+def test_samples_that_nobody_named_are_not_shown_and_the_way_to_see_them_is_said(folder, capsys):
+    assert execute(["audit", "--labels", "t.csv", "--pred-probs", "t.csv", "--out", "found"]) == 0
+    assert "by --text or --data" in capsys.readouterr().out
+    assert execute(["report", "found"]) == 0
+    text = (folder / "found" / "report.html").read_text(encoding="utf-8")
+    assert "with --text or --data shows them" in text and "no picture" not in text and text.count('class="card') == 90
+
+
+def test_more_classes_than_a_matrix_is_kept_of(folder):
+    """The summary of over 1,000 classes has no noise matrix; all else is shown."""
+    assert execute(AUDIT) == 0
+    summary = json.loads((folder / "found" / "summary.json").read_bytes())
+    (folder / "found" / "summary.json").write_text(json.dumps({**summary, "noise_matrix": None}))
+    assert execute(["report", "found"]) == 0
+    text = (folder / "found" / "report.html").read_text(encoding="utf-8")
+    assert "Labels that look wrong" in text and 'class="heat"' not in text
 
 
 def test_an_audit_with_a_run_is_shown_by_the_run_and_one_without_alone(folder, capsys):
@@ -116,6 +151,17 @@ def test_decisions_lie_in_the_folder_and_change_exactly_their_labels(folder, cap
     said = refused(capsys, *("audit", "--labels", "reviewed.csv", "--pred-probs", "t.csv", "--out", "found"))
     assert "found/review holds decisions about other labels" in said
     assert execute(AUDIT) == 0  # the same labels again
+
+
+def test_the_page_is_served_from_the_folder_of_an_audit(folder):
+    assert execute(AUDIT) == 0
+    command = [sys.executable, "-m", "labelsieve", "review", str(folder / "found"), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as server:
+        said = server.stdout.readline()
+        server.send_signal(signal.SIGINT)
+        after = server.stdout.read()
+    assert said.startswith("9 suspects to look at: http://127.0.0.1:") and server.returncode == 0
+    assert after.endswith(f"no decisions were made\nbegin again: labelsieve review {folder / 'found'}\n")
 
 
 # The files

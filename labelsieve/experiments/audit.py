@@ -16,11 +16,11 @@ from labelsieve.audit.tables import gallery, json_bytes, labels_csv, labels_parq
 from labelsieve.audit.unseen import dense
 from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
-from labelsieve.data import Reading, load_data
+from labelsieve.data import Reading, Trainable, load_data
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among
 from labelsieve.experiments.folder import read_json
-from labelsieve.experiments.foreign import class_names, numbers_of, read_given, read_probabilities
+from labelsieve.experiments.foreign import Names, class_names, numbers_of, read_given, read_probabilities
 from labelsieve.experiments.prepare import Gathered, gather, reading_of
 from labelsieve.experiments.run import versions
 from labelsieve.experiments.samples import HELD_OUT, TESTED
@@ -188,29 +188,43 @@ def audit_files(
 ) -> None:
     """The audit of labels and probabilities in files."""
     probs, columns = read_probabilities(pred_probs)
-    count = probs.shape[1]
-    numbers, names, guessed = numbers_of(read_given(labels), class_names(classes, count) or columns, labels, count)
-    if guessed:
-        listed = printable(", ".join(names[:LISTED])) + (", ..." if count > LISTED else "")
-        print(f"columns are taken as: {listed}; say --classes if that is not so")
+    whole = None if data is None else samples_in(data, len(probs), pred_probs)
+    told = class_names(classes, probs.shape[1]) or columns
+    numbers, names = named_labels(labels, probs.shape[1], told, None if whole is None else tuple(whole.classes))
     guesses = guesses_of(numbers, probs)
-    shown: Views | None = None
-    ids = texts = None
-    if data is not None:
-        whole = load_data(data, Reading()).train
-        if len(whole) != len(guesses):
-            raise InputError(f"{data} has {len(whole):,} samples but {pred_probs} has {len(guesses):,} rows")
+    shown, ids, texts = None, None, None
+    if data is not None and whole is not None:
         shown, ids = views_of(data, Reading(), whole), whole.names and list(whole.names)
     elif text is not None:
         texts = read_texts(text, len(guesses))
         shown = views_of_text(texts)
-    sources = {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
-    print_of = fingerprint(guesses.labels, names)
-    refuse_other_decisions(out, print_of)
-    made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": print_of, **sources}
+    of_labels = fingerprint(guesses.labels, names)
+    refuse_other_decisions(out, of_labels)
+    made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": of_labels}
+    made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
     write(findings_of(guesses, names, ids, unlearnt=True), None, made, shown, out, export, texts)
     quoted = printable(shlex.quote(str(out)))
     print(f"look at them: labelsieve report {quoted}\ngo through:   labelsieve review {quoted}")
+    if shown is None:
+        print("the samples themselves are shown there if the same command names them by --text or --data")
+
+
+def samples_in(data: str, count: int, pred_probs: Path) -> Trainable:
+    """What the probabilities are of."""
+    whole = load_data(data, Reading()).train
+    if len(whole) != count:
+        raise InputError(f"{data} has {len(whole):,} samples but {pred_probs} has {count:,} rows")
+    return whole
+
+
+def named_labels(path: Path, count: int, told: Names | None, of_data: Names | None) -> tuple[Array, Names]:
+    """Labels as numbers, and the names of the classes; where nobody told these, it is said how they are taken."""
+    known = told or (of_data if of_data and len(of_data) == count else None)
+    numbers, names, guessed = numbers_of(read_given(path), known, path, count)
+    if guessed or (known and not told):
+        listed = printable(", ".join(names[:LISTED])) + (", ..." if count > LISTED else "")
+        print(f"columns are taken as: {listed}; say --classes if that is not so")
+    return numbers, names
 
 
 def fingerprint(labels: Array, names: Sequence[str]) -> str:

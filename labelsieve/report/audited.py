@@ -61,7 +61,7 @@ class Findings:
     classes: list[str]
     wrong: Estimate
     per_class: list[ClassNoise]
-    noise_matrix: Array  # (K, K): row given label, column estimated true class
+    noise_matrix: Array | None  # (K, K): row given label, column estimated true class; not there for very many classes
     penalty: Array | None
     verdict: str
     made: dict[str, Any]
@@ -99,7 +99,7 @@ def read_findings(run: Path, most: int) -> Findings | None:
                 ClassNoise(str(row["class"]), int(row["samples"]), estimate(row), int(row["issues"]))
                 for row in summary["per_class"]
             ],
-            square(summary["noise_matrix"], len(classes)),
+            None if summary["noise_matrix"] is None else square(summary["noise_matrix"], len(classes)),
             None if penalty is None else square(penalty, len(classes)),
             str(summary.get("verdict", "")),
             dict(summary.get("made", {})),

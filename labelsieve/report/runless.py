@@ -26,7 +26,9 @@ def done(findings: Findings) -> list[str | Markup]:
         return [f"{size} were audited; the run that they may be of is not in this folder."]
     files = (quoted(PurePath(str(made[name])).name) for name in ("labels", "pred_probs"))
     sentence = Markup("The {} in {} were compared with the probabilities in {}. Nothing was trained.")
-    return [sentence.format(size, *files)]
+    shown = made.get("data") or made.get("text")
+    unseen = "The samples themselves are not shown; labelsieve audit with --text or --data shows them."
+    return [sentence.format(size, *files), *([] if shown else [unseen])]
 
 
 def next_steps(name: str, findings: Findings) -> list[tuple[str, list[str]]]:

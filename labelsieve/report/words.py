@@ -109,6 +109,8 @@ def found(findings: Findings, table: str = "audit/labels.csv", most: int = 3) ->
 def confusions(findings: Findings, most: int) -> list[str | Markup]:
     """Which classes are most often mistaken for which, where that is common."""
     lines: list[str | Markup] = []
+    if findings.noise_matrix is None:
+        return lines
     counts = np.array([row.samples for row in findings.per_class], dtype=float)
     for given, true, expected in largest(findings.noise_matrix * counts[:, None], most):
         if expected < COMMON * counts[given]:

@@ -217,6 +217,8 @@ def test_what_is_no_such_file_is_one_line_that_says_what_is(folder, capsys):
         assert name in probs(name) and "a .csv file with a column per class" in probs(name)
     for name in ("objects.npy", "empty.csv"):
         assert name in labels(name) and name in probs(name)
+    (folder / "header.csv").write_text("label\n")
+    assert "header.csv has a header but no labels" in labels("header.csv")
     assert "none named label" in labels("words.csv")
     assert "words.csv:2 holds 'half' where a probability is expected" in probs("words.csv")
     assert "ragged.csv:2 has 1 cells" in probs("ragged.csv") and "a class twice" in probs("twice.csv")

@@ -79,6 +79,8 @@ def label_column(path: Path) -> list[str]:
     else:
         listed = ", ".join(records[0][1])
         raise InputError(f"{path} has {len(header)} columns ({listed}), none named label; give {ACCEPTED['labels']}")
+    if not rows:
+        raise InputError(f"{path} has a header but no labels; give {ACCEPTED['labels']}")
     return [cells[place].strip() for _, cells in rows]
 
 

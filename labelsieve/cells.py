@@ -1,6 +1,8 @@
-"""Text in the cells of tables and on terminals: whatever names hold, nothing may act on it."""
+"""Text in the cells of tables and on terminals: whatever names hold, nothing may act on it; and numbers."""
 
+import math
 import re
+from typing import Any
 
 ACTS = re.compile(r"'*[=+\-@\t\r\n\0]")  # how a spreadsheet knows a formula
 GUARDED = re.compile(r"'+[=+\-@\t\r\n\0]")
@@ -19,3 +21,14 @@ def unguarded(text: str) -> str:
 def printable(text: str) -> str:
     """The text for a terminal, with control characters spelt out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def rounded(value: Any) -> Any:
+    """A number as people read it, of at most six digits that matter (13.09 for 13.09000015258789); whole ones in full.
+
+    What is no number stays as it is.
+    """
+    if not isinstance(value, float) or not math.isfinite(value) or abs(value) >= 1e15:
+        return value
+    near = value if value.is_integer() else float(f"{value:.6g}")
+    return int(near) if near.is_integer() else near

@@ -301,9 +301,10 @@ def audit(
         run: The run's folder.
         out: Where the tables and thumbnails go. Default: the folder audit in the run's.
         data: Where the run's data is now, if it was moved; with --pred-probs, what the samples are, to show them.
-        labels: With --pred-probs, a .npy file of the labels; with a run, where its --labels file is now.
-        pred_probs: A .npy file of probabilities, a row per sample, a column per class, not learnt from these labels.
-        classes: With --pred-probs, a text file with the name of each column, one a line.
+        labels: With --pred-probs, a .npy, .npz or .csv file of the labels; with a run, where its --labels file is now.
+        pred_probs: A .npy, .npz or .csv file of probabilities, a row per sample, a column per class, not learnt from
+            these labels.
+        classes: With --pred-probs, a text file with the name of each column, one a line. Default: a .csv's header.
         text: With --pred-probs, what the samples are, as file.csv:column.
         export: Write also for another tool: cleanlab, label-studio, fiftyone, or corrected, a file for train --labels;
             may be repeated.
@@ -376,7 +377,8 @@ def review(
     """Go through the suspect labels of a run, on a page of this machine, with the keyboard.
 
     Args:
-        run: The run's folder; what `labelsieve audit` finds in it is made first, if it is not there.
+        run: The run's folder; what `labelsieve audit` finds in it is made first, if it is not there. Or the folder that
+            `labelsieve audit --pred-probs` wrote.
         export: Instead of the page, write all labels with the decisions applied to this .csv file, for train --labels.
         port: Where the page is served, on this machine only. Default: a free port.
         browser: Open the page in the browser.
@@ -405,7 +407,7 @@ def report(
     """Write one HTML file about a run, or several side by side: what was found, the samples, how the training went.
 
     Args:
-        runs: The runs' folders.
+        runs: The runs' folders; or one that `labelsieve audit --pred-probs` wrote.
         out: The file to write. Default: report.html in the run's folder, or here when there are several runs.
         gallery: How many of the most suspicious samples are shown.
     """

@@ -7,6 +7,29 @@ from pathlib import Path
 from labelsieve.errors import InputError, ResourceError
 
 
+def audit_folder(place: Path) -> Path:
+    """Where the files of an audit are: in a run's folder under audit; without a run, in the folder itself."""
+    return place if audited_alone(place) else place / "audit"
+
+
+def audited_alone(place: Path) -> bool:
+    """Whether a folder is that of an audit without a run; the one in a run's folder belongs to the run."""
+    if not (place / "summary.json").is_file() or (place / "audit").exists() or (place / "spec.json").exists():
+        return False
+    run = place.resolve().parent
+    if place.resolve().name == "audit" and (run / "spec.json").exists():
+        raise InputError(f"{place} is the audit of a run: name the run, {run.name}, instead")
+    return True
+
+
+def stranger(place: Path) -> InputError:
+    """What to say of a folder that neither a training nor an audit has made."""
+    made = "name one that labelsieve train or labelsieve audit made"
+    if not place.is_dir():
+        return InputError(f"there is no folder {place}; {made}")
+    return InputError(f"{place} is neither a run (it has no spec.json) nor an audit (it has no summary.json); {made}")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write to a file beside it, flush to the disk, rename: a reader or a crash never sees half a file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

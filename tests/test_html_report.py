@@ -20,7 +20,7 @@ from labelsieve.experiments.reporting import report
 from labelsieve.report import svg, words
 from labelsieve.report.audited import Estimate, read_findings
 from labelsieve.report.gallery import readable
-from labelsieve.report.page import Told, page
+from labelsieve.report.page import Told, filled, measured, page
 from labelsieve.report.records import read_progress, read_run
 from tests.made_runs import make_audit, make_run
 
@@ -271,6 +271,31 @@ def test_unlike_runs_are_said_to_be_unlike(tmp_path):
     assert "lowest first" not in text
 
 
+def test_a_table_with_nothing_in_it_is_not_shown(tmp_path):
+    runs = [make_run(tmp_path / f"m{s}", seed=s, test=False, truth=False, batch=64 + s) for s in range(2)]
+    make_audit(runs[1])
+    html = written(*runs)
+    text = said(html)
+    assert "Methods side by side" not in text and "Means over" not in text and "means above" not in text
+    assert "These runs differ in more than method and seed (batch)." in text
+    head = html.partition("Run by run</h3>")[2].partition("</thead>")[0]
+    assert re.findall('<th scope="col"[^>]*><bdi>([^<]*)', head) == [
+        "run",
+        "method",
+        "state",
+        "seed",
+        "labels look wrong",
+    ]
+    assert f"above and below, is about the run {runs[1]}; how the training went" in text
+
+
+def test_a_table_keeps_the_columns_that_say_something():
+    table = [["method", "a", "b", "seeds"], ["x", "–", "1.0", "2"], ["y", "–", "–", "1"]]
+    assert filled(table) == [["method", "b", "seeds"], ["x", "1.0", "2"], ["y", "–", "1"]]
+    assert measured(table) == filled(table) and filled(table[:1]) == table[:1]
+    assert measured([["method", "a", "seeds"], ["x", "–", "2"]]) == [] == measured(table[:1])
+
+
 def test_without_an_audit_the_page_says_so(tmp_path):
     text = written(make_run(tmp_path / "run"))
     assert "No audit was made of this run" in said(text) and "labelsieve audit " in said(text)
@@ -304,7 +329,7 @@ def test_without_test_set_and_truth(tmp_path):
     run = make_run(tmp_path / "run", test=False, truth=False)
     make_audit(run, kind="text", shown=4)
     text = written(run)
-    assert "how often the delivered model is wrong is not known" in text
+    assert "how often the delivered model is wrong is not known; labelsieve train with --test 0.2 keeps" in text
     assert "experiment" not in said(text)
     assert text.count("<blockquote") == 4
 

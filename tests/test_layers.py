@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "train": {"core", "methods"} | LEAVES,
     "predict": {"data", "models"} | LEAVES,
     "progress": set(),
-    "report": {"errors"},
+    "report": {"errors", "cells", "files"},
     "review": {"errors", "cells", "files"},
     "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", "audit", ""}
     | LEAVES,

@@ -262,9 +262,9 @@ def test_what_cannot_be_exported_is_said_in_a_line(run, tmp_path, capsys):
     assert ".csv" in said(run, "--export", tmp_path / "r.npy")
     DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: Decision(3, "x.png", "keep", None, "now", "t"))
     assert "other data: sample 3 was 'x.png'" in said(run, "--export", tmp_path / "r.csv")
-    assert "no run folder" in said(tmp_path / "nowhere")
+    assert "there is no folder" in said(tmp_path / "nowhere")
     (tmp_path / "bare").mkdir()
-    assert f"run labelsieve audit {tmp_path / 'bare'} first" in said(tmp_path / "bare")
+    assert "is neither a run (it has no spec.json) nor an audit" in said(tmp_path / "bare")
     assert "--port takes" in said(audited(tmp_path / "other"), "--port", "80", "--no-browser")
 
 

@@ -48,12 +48,15 @@ def cell(value: Any) -> Any:
     return guarded(value) if isinstance(value, str) else value
 
 
-def labels_csv(findings: Findings) -> bytes:
-    """Every sample, the most suspicious first."""
-    return csv_bytes(COLUMNS, rows(findings, findings.order.tolist()))
+def labels_csv(findings: Findings, texts: Sequence[str] | None = None) -> bytes:
+    """Every sample, the most suspicious first; with its text, if the samples are `texts`."""
+    every = rows(findings, findings.order.tolist())
+    if texts is None:
+        return csv_bytes(COLUMNS, every)
+    return csv_bytes((*COLUMNS, "text"), ({**row, "text": texts[row["index"]]} for row in every))
 
 
-def labels_parquet(findings: Findings) -> bytes | None:
+def labels_parquet(findings: Findings, texts: Sequence[str] | None = None) -> bytes | None:
     """The same as Parquet, where pyarrow is there."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
@@ -70,6 +73,8 @@ def labels_parquet(findings: Findings) -> bytes | None:
         "is_label_issue": findings.issues[order],
         "why": [printable(findings.why[i]) for i in order.tolist()],
     }
+    if texts is not None:
+        columns["text"] = [texts[i] for i in order.tolist()]
     sink = arrow.BufferOutputStream()
     parquet.write_table(arrow.table(columns), sink)
     return bytes(sink.getvalue())

@@ -41,6 +41,13 @@ def read_table(path: Path, *, label: str | None = None, image: str | None = None
     return rows_of(_table(path, roles, cells))
 
 
+def read_records(path: Path) -> list[tuple[int, list[str]]]:
+    """All records of a CSV or TSV file, a header among them if there is one, each with the line that it starts on."""
+    with _reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+        _refuse_utf16(path)
+        return list(_records(path, file))
+
+
 class Cells(NamedTuple):
     """The cells of a table that matter, column by column."""
 
@@ -76,8 +83,8 @@ def _records(path: Path, file: IO[str]) -> Iterator[tuple[int, list[str]]]:
         opening.append(line)
         if line.strip():
             break
-    separator = _separator(opening[-1] if opening else "")
-    reader = csv.reader(itertools.chain(opening, lines), delimiter=separator, strict=True)
+    cut = separator(opening[-1] if opening else "")
+    reader = csv.reader(itertools.chain(opening, lines), delimiter=cut, strict=True)
     start = 1
     try:
         for record in reader:
@@ -101,10 +108,10 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def _separator(header: str) -> str:
+def separator(header: str) -> str:
     """The one of , ; tab | that cuts the header into most names."""
     try:
-        return max(SEPARATORS, key=lambda separator: len(next(csv.reader([header], delimiter=separator), [])))
+        return max(SEPARATORS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
     except csv.Error:
         return ","
 

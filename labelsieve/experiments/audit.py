@@ -1,5 +1,7 @@
 """audit: the suspect labels of a run, or of probabilities that somebody else's classifier gave, as files."""
 
+import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +16,16 @@ from labelsieve.audit.tables import gallery, json_bytes, labels_csv, labels_parq
 from labelsieve.audit.unseen import dense
 from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
-from labelsieve.data import Reading, load_data
-from labelsieve.data.arrays import load_npy
-from labelsieve.data.names import numbered
+from labelsieve.data import Reading, Trainable, load_data
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among
 from labelsieve.experiments.folder import read_json
+from labelsieve.experiments.foreign import Names, class_names, numbers_of, read_given, read_probabilities
 from labelsieve.experiments.prepare import Gathered, gather, reading_of
 from labelsieve.experiments.run import versions
 from labelsieve.experiments.samples import HELD_OUT, TESTED
 from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.show import Views, views_of, views_of_text
+from labelsieve.experiments.show import Views, read_texts, text_file, views_of, views_of_text
 from labelsieve.experiments.spec import Experiment, restored, with_defaults
 from labelsieve.experiments.unfinished import refuse_unfinished
 from labelsieve.files import disk_error, write_atomically
@@ -34,6 +35,7 @@ from labelsieve.report.records import Run, read_run, read_samples
 PLAIN = ("default", "active-bias")
 SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
 LISTED = 10  # suspects on the terminal
+EXCERPT = 100  # characters of a text there
 UNSEEN = "The model did not learn from it."
 REMARKS = {HELD_OUT: UNSEEN, TESTED: UNSEEN}
 LEFT_OUT = "The model mostly set it aside as doubtful."
@@ -185,65 +187,57 @@ def audit_files(
     export: Sequence[str],
 ) -> None:
     """The audit of labels and probabilities in files."""
-    probs = opened(pred_probs)
-    numbers, names = numbers_of(load_npy(labels), class_names(classes, probs), labels, probs.shape[1])
+    probs, columns = read_probabilities(pred_probs)
+    whole = None if data is None else samples_in(data, len(probs), pred_probs)
+    told = class_names(classes, probs.shape[1]) or columns
+    numbers, names = named_labels(labels, probs.shape[1], told, None if whole is None else tuple(whole.classes))
     guesses = guesses_of(numbers, probs)
-    shown: Views | None = None
-    ids = None
-    if data is not None:
-        whole = load_data(data, Reading()).train
-        if len(whole) != len(guesses):
-            raise InputError(f"{data} has {len(whole):,} samples but {pred_probs} has {len(guesses):,} rows")
+    shown, ids, texts = None, None, None
+    if data is not None and whole is not None:
         shown, ids = views_of(data, Reading(), whole), whole.names and list(whole.names)
     elif text is not None:
-        shown = views_of_text(text, len(guesses))
-    made = {"method": "pred-probs", "versions": versions(), "statistics": False}
-    write(findings_of(guesses, names, ids, unlearnt=True), None, made, shown, out, export)
+        texts = read_texts(text, len(guesses))
+        shown = views_of_text(texts)
+    of_labels = fingerprint(guesses.labels, names)
+    refuse_other_decisions(out, of_labels)
+    made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": of_labels}
+    made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
+    write(findings_of(guesses, names, ids, unlearnt=True), None, made, shown, out, export, texts)
+    quoted = printable(shlex.quote(str(out)))
+    print(f"look at them: labelsieve report {quoted}\ngo through:   labelsieve review {quoted}")
+    if shown is None:
+        print("the samples themselves are shown there if the same command names them by --text or --data")
 
 
-def opened(path: Path) -> Array:
-    """The probabilities of a .npy file, left on the disk until they are looked at."""
-    try:
-        probs = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; a .npy file (n, K) is needed") from error
-    if not isinstance(probs, np.ndarray) or probs.ndim != 2:
-        raise InputError(f"{path} must hold one array of shape (samples, classes)")
-    return probs
+def samples_in(data: str, count: int, pred_probs: Path) -> Trainable:
+    """What the probabilities are of."""
+    whole = load_data(data, Reading()).train
+    if len(whole) != count:
+        raise InputError(f"{data} has {len(whole):,} samples but {pred_probs} has {count:,} rows")
+    return whole
 
 
-def class_names(path: Path | None, probs: Array) -> tuple[str, ...] | None:
-    """The names of a file with one a line."""
-    if path is None:
-        return None
-    try:
-        names = tuple(path.read_text(encoding="utf-8-sig").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}; a text file with a class name a line is needed") from error
-    if len(names) != probs.shape[1] or len(set(names)) < len(names):
-        raise InputError(
-            f"{path} must name {probs.shape[1]} different classes, one a line, in the order of the columns"
-        )
-    return names
+def named_labels(path: Path, count: int, told: Names | None, of_data: Names | None) -> tuple[Array, Names]:
+    """Labels as numbers, and the names of the classes; where nobody told these, it is said how they are taken."""
+    known = told or (of_data if of_data and len(of_data) == count else None)
+    numbers, names, guessed = numbers_of(read_given(path), known, path, count)
+    if guessed or (known and not told):
+        listed = printable(", ".join(names[:LISTED])) + (", ..." if count > LISTED else "")
+        print(f"columns are taken as: {listed}; say --classes if that is not so")
+    return numbers, names
 
 
-def numbers_of(labels: Array, names: tuple[str, ...] | None, path: Path, count: int) -> tuple[Array, tuple[str, ...]]:
-    """Labels as class numbers, and the names of the classes."""
-    if labels.dtype.kind not in "US":
-        return labels, names or tuple(str(number) for number in range(count))
-    if names is None:
-        found, named = numbered(labels, str(path))
-        if len(named) != count:
-            raise InputError(
-                f"{path} has {len(named)} classes, the probabilities {count} columns; name them by --classes"
-            )
-        return found.numpy(), named
-    number = {name: k for k, name in enumerate(names)}
-    words = [word.decode(errors="replace") if isinstance(word, bytes) else word for word in labels.tolist()]
-    strange = next((word for word in words if word not in number), None)
-    if strange is not None:
-        raise InputError(f"{path}: {strange!r} is none of the classes")
-    return np.array([number[word] for word in words], dtype=np.int64), names
+def fingerprint(labels: Array, names: Sequence[str]) -> str:
+    """Tells these labels from others."""
+    return hashlib.sha256(repr(names).encode() + labels.astype(np.int64).tobytes()).hexdigest()[:16]
+
+
+def refuse_other_decisions(out: Path, labels: str) -> None:
+    """Decisions that a person made about other labels would change the wrong ones of these."""
+    if not (out / "review" / "decisions.jsonl").exists() or not (out / "summary.json").exists():
+        return
+    if read_json(out / "summary.json").get("made", {}).get("fingerprint") != labels:
+        raise InputError(f"{out}/review holds decisions about other labels; name another --out, or move it away")
 
 
 def write(
@@ -253,8 +247,9 @@ def write(
     views: Views | None,
     out: Path,
     export: Sequence[str],
+    texts: Sequence[str] | None = None,
 ) -> None:
-    """Write all files, the summary last, and say what was found."""
+    """Write all files, the summary last, and say what was found; `texts` are the samples themselves."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):  # of an audit before
@@ -262,8 +257,8 @@ def write(
         seen = views(findings, out / "thumbs") if views else {}
     except OSError as error:
         raise disk_error(out, error) from error
-    write_atomically(out / "labels.csv", labels_csv(findings))
-    table = labels_parquet(findings)
+    write_atomically(out / "labels.csv", labels_csv(findings, texts))
+    table = labels_parquet(findings, texts)
     if table is not None:
         write_atomically(out / "labels.parquet", table)
     else:
@@ -274,10 +269,12 @@ def write(
         write_atomically(out / file, made_by(findings, seen))
     whole = summary(findings, penalty, made)
     write_atomically(out / "summary.json", json_bytes(whole))
-    print(printed(findings, whole, out, [EXPORTS[name][0] for name in export]))
+    print(printed(findings, whole, out, [EXPORTS[name][0] for name in export], texts))
 
 
-def printed(findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequence[str]) -> str:
+def printed(
+    findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequence[str], texts: Sequence[str] | None = None
+) -> str:
     """Verdict, noise per class, and the most suspicious samples."""
     width = min(30, max(len(printable(name)) for name in findings.classes))
     lines = [printable(findings.verdict), "", f"{'label':{width}}  samples      wrong  between              issues"]
@@ -293,5 +290,13 @@ def printed(findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequ
     lines += ["", "the most suspicious:"]
     for row in rows(findings, findings.order[:LISTED].tolist()):
         lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))
+        if texts is not None:
+            lines.append(f"       {excerpt(texts[row['index']])}")
     listed = ", ".join(["labels.csv", *files])
     return "\n".join([*lines, "", f"{len(findings):,} samples in {out}: {listed}"])
+
+
+def excerpt(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"

@@ -14,6 +14,7 @@ from labelsieve.data.decode import BadImage, Frame, decode, header
 from labelsieve.data.pictures import Pictures
 from labelsieve.data.source import find
 from labelsieve.data.stream import Streamed
+from labelsieve.data.table import separator
 from labelsieve.errors import InputError
 
 # Makes what is needed to show the samples of the gallery, in a folder for thumbnails: by position, what its line gets.
@@ -64,14 +65,13 @@ def upright(content: bytes) -> Any:
     return decode(content, Frame(height, width, 1 if found.gray else 3))
 
 
-def views_of_text(place: str, count: int) -> Views:
+def read_texts(place: str, count: int) -> list[str]:
     """The texts of a column of a .csv file, file.csv:column."""
-    path, _, column = place.rpartition(":")
-    if not path:
-        raise InputError(f"--text takes file.csv:column, got {place!r}")
+    path, column = text_file(place), place.rpartition(":")[2]
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file)
+            rows = csv.DictReader(file, delimiter=separator(file.readline()))
+            file.seek(0)
             if column not in (rows.fieldnames or ()):
                 raise InputError(f"{path} has no column {column!r} (it has: {', '.join(rows.fieldnames or ())})")
             texts = [row[column] or "" for row in rows]
@@ -79,8 +79,20 @@ def views_of_text(place: str, count: int) -> Views:
         raise InputError(f"cannot read {path}: {error}") from error
     if len(texts) != count:
         raise InputError(f"{path} has {len(texts):,} rows but there are {count:,} samples; give one per sample")
+    return [text[:LONGEST_TEXT] for text in texts]
+
+
+def text_file(place: str) -> str:
+    """The file of file.csv:column"""
+    path = place.rpartition(":")[0]
+    if not path:
+        raise InputError(f"--text takes file.csv:column, got {place!r}")
+    return path
+
+
+def views_of_text(texts: Sequence[str]) -> Views:
     return partial(as_texts, texts)
 
 
 def as_texts(texts: Sequence[str], findings: Findings, folder: Path) -> dict[int, dict[str, Any]]:
-    return {index: {"text": texts[index][:LONGEST_TEXT]} for index in shown(findings)}
+    return {index: {"text": texts[index]} for index in shown(findings)}

@@ -1,4 +1,4 @@
-"""Findings: what an audit says about the labels, read from the files that it left in the run's folder."""
+"""Findings: what an audit says about the labels, read from the files that it left."""
 
 import base64
 import json
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from labelsieve.errors import InputError
+from labelsieve.files import audit_folder
 from labelsieve.report.records import Array
 
 MOST_PICTURE_BYTES = 4_300_000  # as text in the page; samples after that go without their picture
@@ -60,7 +61,7 @@ class Findings:
     classes: list[str]
     wrong: Estimate
     per_class: list[ClassNoise]
-    noise_matrix: Array  # (K, K): row given label, column estimated true class
+    noise_matrix: Array | None  # (K, K): row given label, column estimated true class; not there for very many classes
     penalty: Array | None
     verdict: str
     made: dict[str, Any]
@@ -79,8 +80,8 @@ class Findings:
 
 
 def read_findings(run: Path, most: int) -> Findings | None:
-    """The audit in a run's folder with at most so many samples to show; None where there is none."""
-    path = run / "audit" / "summary.json"
+    """The audit in a run's folder, or in its own, with at most so many samples to show; None where there is none."""
+    path = audit_folder(run) / "summary.json"
     if not path.exists():
         return None
     try:
@@ -98,7 +99,7 @@ def read_findings(run: Path, most: int) -> Findings | None:
                 ClassNoise(str(row["class"]), int(row["samples"]), estimate(row), int(row["issues"]))
                 for row in summary["per_class"]
             ],
-            square(summary["noise_matrix"], len(classes)),
+            None if summary["noise_matrix"] is None else square(summary["noise_matrix"], len(classes)),
             None if penalty is None else square(penalty, len(classes)),
             str(summary.get("verdict", "")),
             dict(summary.get("made", {})),

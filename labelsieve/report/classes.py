@@ -37,14 +37,14 @@ def bars(findings: Findings) -> list[tuple[ClassNoise, Markup]]:
     return [(row, svg.bar(row.wrong.estimate, row.wrong.low, row.wrong.high, longest)) for row in rows]
 
 
-def tables(run: Run, findings: Findings | None) -> list[Table]:
+def tables(run: Run | None, findings: Findings | None) -> list[Table]:
     """Where the wrong labels come from: as estimated, the truth where it is known, and as learnt."""
     every: list[tuple[str, str, str, Array | None]] = [
         ("noise", "What the labels seem to be", ESTIMATED, findings.noise_matrix if findings else None),
         ("truth", "What the labels really are", TRUE if findings else TRUE_ALONE, truth(run)),
         ("penalty", "Where wrong labels come from, as learnt", LEARNT, penalty(run, findings)),
     ]
-    known = findings.classes if findings else run.classes
+    known = findings.classes if findings else run.classes if run else []
     drawn = []
     for key, title, note, matrix in every:
         if matrix is not None:
@@ -53,16 +53,16 @@ def tables(run: Run, findings: Findings | None) -> list[Table]:
     return drawn
 
 
-def penalty(run: Run, findings: Findings | None) -> Array | None:
+def penalty(run: Run | None, findings: Findings | None) -> Array | None:
     """The penalty labels (K, K) of the first network."""
     if findings and findings.penalty is not None:
         return findings.penalty
-    return run.tables["chosen/penalty"][0] if "chosen/penalty" in run.tables else None
+    return run.tables["chosen/penalty"][0] if run and "chosen/penalty" in run.tables else None
 
 
-def truth(run: Run) -> Array | None:
+def truth(run: Run | None) -> Array | None:
     """Per given label the shares of the true classes (K, K), where the run knew them."""
-    if "noise" not in run.tables:
+    if run is None or "noise" not in run.tables:
         return None
     counts = run.tables["noise"].T  # [observed][true]
     shares: Array = counts / np.maximum(counts.sum(1, keepdims=True), 1)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from labelsieve.report.records import Run
 
+UNKNOWN = "–"
 # The paper's claim, pair by pair: the method and what it must be better than.
 PAIRS = (
     ("mentornet-prop", "default"),
@@ -27,7 +28,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 def shown(values: Sequence[float]) -> str:
     """12.3 ± 0.4"""
     if not values:
-        return "–"
+        return UNKNOWN
     mean, error = mean_and_error(values)
     return f"{mean:.1f}" if math.isnan(error) else f"{mean:.1f} ± {error:.1f}"
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labelsieve.cells import rounded
 from labelsieve.report.audited import Suspect
 
 MOST_TEXT, MOST_COLUMNS, MOST_VALUE = 400, 12, 80  # of a sample
@@ -27,7 +28,7 @@ def cards(suspects: Iterable[Suspect]) -> list[Card]:
             suspect,
             readable(suspect.quality),
             cut(suspect.text, MOST_TEXT),
-            [(name, cut(str(value), MOST_VALUE)) for name, value in list(suspect.row.items())[:MOST_COLUMNS]],
+            [(name, cut(str(rounded(value)), MOST_VALUE)) for name, value in list(suspect.row.items())[:MOST_COLUMNS]],
             max(len(suspect.row) - MOST_COLUMNS, 0),
         )
         for suspect in suspects

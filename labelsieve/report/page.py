@@ -11,10 +11,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from labelsieve.report import classes, svg, words
+from labelsieve.report import classes, runless, svg, words
 from labelsieve.report.audited import Findings
 from labelsieve.report.charts import common_charts, single_charts
-from labelsieve.report.comparison import comparison, shown
+from labelsieve.report.comparison import UNKNOWN, comparison, shown
 from labelsieve.report.gallery import cards, counted
 from labelsieve.report.records import Run, by_method
 
@@ -36,12 +36,8 @@ class Told:
 def page(told: Sequence[Told]) -> str:
     """The whole page. The first run that has an audit is the one whose labels are looked at."""
     main = next((each for each in told if each.findings), told[0])
-    style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    template = environment().get_template("report.html.j2")
-    return template.render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=Markup(POLICY.format(style=digest(style), script=digest(script))),
+    return rendered(
+        kind="Run",
         name=main.name,
         data=words.data_name(main.run),
         lead=opening(main, len(told)),
@@ -50,9 +46,34 @@ def page(told: Sequence[Told]) -> str:
         error=words.model_error(main.run, words.things(main.findings)),
         tables=classes.tables(main.run, main.findings),
         settings=[(each.name, settings(each)) for each in told],
-        **about_labels(main.findings),
+        **about_labels(main.findings, "audit/labels.csv"),
         **about_runs(told),
     )
+
+
+def page_of_audit(name: str, findings: Findings) -> str:
+    """The page about an audit that has no run: all that it knows."""
+    return rendered(
+        kind="Audit",
+        name=name,
+        data=runless.data_name(name, findings.made),
+        lead=words.lead(findings),
+        done=runless.done(findings),
+        steps=runless.next_steps(name, findings),
+        error="",
+        tables=classes.tables(None, findings),
+        settings=[(name, [(key, plain(value)) for key, value in runless.settings(findings).items()])],
+        **about_labels(findings, "labels.csv"),
+        **about_runs([]),
+    )
+
+
+def rendered(**content: Any) -> str:
+    """The template with its style and script inside, and a policy that allows just these."""
+    style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    policy = Markup(POLICY.format(style=digest(style), script=digest(script)))
+    template = environment().get_template("report.html.j2")
+    return template.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
 
 def environment() -> Environment:
@@ -64,13 +85,13 @@ def environment() -> Environment:
     return made
 
 
-def about_labels(findings: Findings | None) -> dict[str, Any]:
-    """What the page says about labels and samples, where there is an audit."""
+def about_labels(findings: Findings | None, table: str) -> dict[str, Any]:
+    """What the page says about labels and samples, where there is an audit, whose file of all samples is `table`."""
     suspects, beyond = (findings.suspects, findings.beyond) if findings else ([], [])
     return {
         "findings": findings,
         "things": words.things(findings),
-        "found": words.found(findings) if findings else [],
+        "found": words.found(findings, table) if findings else [],
         "bars": classes.bars(findings) if findings else [],
         "most_named": classes.MOST_NAMED,
         "cards": cards(suspects),
@@ -81,20 +102,34 @@ def about_labels(findings: Findings | None) -> dict[str, Any]:
 
 
 def about_runs(told: Sequence[Told]) -> dict[str, Any]:
-    """What the page says about runs side by side."""
+    """What the page says about a run, or several side by side."""
     several = len(told) > 1
-    charts = common_charts([(each.name, each.run) for each in told]) if several else single_charts(told[0].run)
+    named = [(each.name, each.run) for each in told]
+    charts = common_charts(named) if several else single_charts(told[0].run) if told else []
     groups = by_method(each.run for each in told if each.run.end)
-    differing = words.differing([each.run for each in told])
+    differing = words.differing([each.run for each in told]) if several else []
     return {
         "several": several,
         "charts": charts,
         "lines": {line.label: line for chart in charts for line in chart.lines}.values(),
-        "by_method": comparison(groups) if groups else [],
+        "by_method": measured(comparison(groups)),
         "ranking": words.ranking(groups) if several and not differing else "",
-        "run_by_run": run_by_run(told),
+        "run_by_run": filled(run_by_run(told)),
         "differing": differing,
     }
+
+
+def measured(table: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The methods' table where anything was measured, without its empty columns; nothing where nothing was."""
+    kept = filled(table)
+    return kept if len(table) > 1 and len(kept[0]) > 2 else []
+
+
+def filled(table: Sequence[Sequence[str]]) -> list[list[str]]:
+    """A table without the columns that are empty in every row."""
+    header, *rows = table
+    places = [k for k in range(len(header)) if any(row[k] != UNKNOWN for row in rows)] if rows else range(len(header))
+    return [[row[k] for k in places] for row in table]
 
 
 def digest(text: str) -> str:

@@ -95,20 +95,22 @@ def lead(findings: Findings) -> str:
     return f"About {spoken(findings.wrong)} of the {findings.samples:,} labels look wrong."
 
 
-def found(findings: Findings, most: int = 3) -> list[str | Markup]:
-    """What the audit says, beside its verdict."""
+def found(findings: Findings, table: str = "audit/labels.csv", most: int = 3) -> list[str | Markup]:
+    """What the audit says, beside its verdict; `table` is the file of all samples."""
     if not findings.issues:
         return [f"None of the {findings.samples:,} labels is marked as probably wrong."]
     shown = len(findings.suspects)
     which = "all of them" if shown >= findings.issues else f"the {shown:,} most suspicious"
     where = f", {which} below" if shown else ""
     marked = f"{findings.issues:,} suspects, labels that are more likely wrong than right{where}."
-    return [f"{marked} The file audit/labels.csv lists every sample.", *confusions(findings, most)]
+    return [f"{marked} The file {table} lists every sample.", *confusions(findings, most)]
 
 
 def confusions(findings: Findings, most: int) -> list[str | Markup]:
     """Which classes are most often mistaken for which, where that is common."""
     lines: list[str | Markup] = []
+    if findings.noise_matrix is None:
+        return lines
     counts = np.array([row.samples for row in findings.per_class], dtype=float)
     for given, true, expected in largest(findings.noise_matrix * counts[:, None], most):
         if expected < COMMON * counts[given]:
@@ -136,7 +138,10 @@ def model_error(run: Run, samples: str) -> str:
     chosen = [e for e in run.epochs if e["epoch"] == run.end["chosen_epoch"] and e.get("round") == last_round]
     error = chosen[0].get("test_error") if chosen else None
     if error is None:
-        return "There was no test set, so how often the delivered model is wrong is not known."
+        return (
+            "There was no test set, so how often the delivered model is wrong is not known; labelsieve train with "
+            "--test 0.2 keeps a fifth of the data for that."
+        )
     line = f"The delivered model is wrong on {error:.1f}% of the test {samples}"
     if run.spec.get("test"):
         return f"{line}, going by their labels, which come from the same data and may be wrong too."

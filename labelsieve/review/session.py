@@ -10,6 +10,7 @@ import webbrowser
 from pathlib import Path
 
 from labelsieve.cells import printable
+from labelsieve.files import audited_alone
 from labelsieve.review.desk import Desk
 from labelsieve.review.server import Server
 
@@ -36,16 +37,20 @@ def farewell(desk: Desk) -> list[str]:
     if not decided:
         return ["no decisions were made", f"begin again: labelsieve review {run}"]
     reviewed = shlex.quote(str(desk.log.path.with_name("reviewed.csv")))
+    data = data_of(desk.run)
     return [
         f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed; {left:,} suspects left",
         f"go on:    labelsieve review {run}",
         f"use them: labelsieve review {run} --export {reviewed}",
-        f"          labelsieve train {data_of(desk.run)} --labels {reviewed}",
+        *([f"          labelsieve train {data} --labels {reviewed}"] if data else []),
     ]
 
 
 def data_of(run: Path) -> str:
-    """What the run was trained on, as one would write it."""
+    """What the run was trained on, as one would write it; of an audit without a run what it was shown, if anything."""
+    if audited_alone(run):
+        data = json.loads((run / "summary.json").read_bytes()).get("made", {}).get("data")
+        return shlex.quote(str(data)) if data else ""
     try:
         spec = json.loads((run / "spec.json").read_bytes())["experiment"]
         return shlex.quote(str(spec["data"])) + (" --skip-bad" if spec.get("skip_bad") else "")

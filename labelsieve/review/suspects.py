@@ -1,4 +1,4 @@
-"""Suspects: what the audit of a run left to be looked at."""
+"""Suspects: what an audit left to be looked at."""
 
 import csv
 import io
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelsieve.cells import unguarded
+from labelsieve.cells import rounded, unguarded
 from labelsieve.errors import InputError
+from labelsieve.files import audit_folder, stranger
 
 IMAGE_TYPES = {".webp": "image/webp", ".png": "image/png", ".jpg": "image/jpeg"}
 
@@ -31,13 +32,14 @@ class Suspect:
     row: dict[str, Any] | None
 
     def shown(self) -> dict[str, Any]:
-        """For the page; of an image only that there is one."""
-        return {**vars(self), "image": self.image is not None}
+        """For the page; of an image only that there is one, of numbers what people read."""
+        row = self.row and {name: rounded(value) for name, value in self.row.items()}
+        return {**vars(self), "image": self.image is not None, "row": row}
 
 
 def read_gallery(run: Path) -> list[Suspect]:
     """The suspects, worst first."""
-    path = run / "audit" / "gallery.jsonl"
+    path = audit_folder(run) / "gallery.jsonl"
     lines = _content(path, run).split(b"\n")
     suspects = [_suspect(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
     if not suspects:
@@ -52,7 +54,7 @@ def read_gallery(run: Path) -> list[Suspect]:
 
 def read_classes(run: Path) -> Sequence[str]:
     """The names of all classes."""
-    path = run / "audit" / "summary.json"
+    path = audit_folder(run) / "summary.json"
     try:
         classes = json.loads(_content(path, run))["classes"]
         if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
@@ -64,7 +66,7 @@ def read_classes(run: Path) -> Sequence[str]:
 
 def read_given(run: Path) -> dict[int, tuple[str, str]]:
     """Name and given label of every training sample, by its index."""
-    path = run / "audit" / "labels.csv"
+    path = audit_folder(run) / "labels.csv"
     text = _content(path, run).decode("utf-8-sig", errors="surrogateescape")
     try:
         table = csv.DictReader(io.StringIO(text, newline=""))
@@ -78,8 +80,8 @@ def read_given(run: Path) -> dict[int, tuple[str, str]]:
 
 
 def _content(path: Path, run: Path) -> bytes:
-    if not run.is_dir():
-        raise InputError(f"there is no run folder {run}; name one that labelsieve train has made")
+    if not (path.parent.is_dir() or (run / "spec.json").exists()):
+        raise stranger(run)
     if not path.is_file():
         raise InputError(f"{run} has no {path.relative_to(run)}: run labelsieve audit {run} first")
     try:

@@ -57,6 +57,13 @@ def unseen_noise(labels: Array, probs: Array, seed: int = 0) -> Unseen:
     return Unseen(interval, float(shares.chance), shares.matrix(), temperature, likelihood / len(labels))
 
 
+def label_likelihood(labels: Array, probs: Array) -> float:
+    """How well probabilities (n, K) of labels foretell the labels, the mean logarithm, at the best temperature."""
+    rows = np.arange(len(labels))
+    each = (np.log(tempered(probs, temperature)[rows, labels]).mean() for temperature in TEMPERATURES)
+    return float(max(each))
+
+
 def fitted(probs: Array, labels: Array) -> tuple[Shares, float]:
     """The likeliest shares, and how likely they make the labels, less what each share must add."""
     classes = probs.shape[1]

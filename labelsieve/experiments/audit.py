@@ -18,7 +18,7 @@ from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
 from labelsieve.data import Reading, Trainable, load_data
 from labelsieve.errors import InputError, nearest
-from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among
+from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among, plain_guesses
 from labelsieve.experiments.folder import read_json
 from labelsieve.experiments.foreign import Names, class_names, numbers_of, read_given, read_probabilities
 from labelsieve.experiments.prepare import Gathered, gather, reading_of
@@ -96,6 +96,8 @@ def findings_in(
     plain: bool = False,
 ) -> Findings:
     """What a finished run, from the statistics of its samples, and its probes say of every label."""
+    if (plainly := plain_guesses(run)) is not None:
+        return findings_of(plainly, tuple(classes), names, remarks=remarks_of(samples), unlearnt=True)
     guesses = second_opinion(guesses_from_run(samples, len(classes)), judges(run), samples["split"])
     training = samples["mean_margin"], samples["seen"]
     return judged(run, guesses, classes, names, training=training, remarks=remarks_of(samples), plain=plain)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from labelsieve.audit.estimate import Interval
-from labelsieve.audit.guesses import Guesses, guesses_from_run, joined
-from labelsieve.audit.unseen import Unseen, dense, unseen_noise
+from labelsieve.audit.guesses import Guesses, guesses_from_run, guesses_of, joined
+from labelsieve.audit.unseen import Unseen, dense, label_likelihood, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
 from labelsieve.experiments.spec import SETTINGS, Experiment
-from labelsieve.report.records import AGAIN, PROBE, Array, read_run, read_samples
+from labelsieve.report.records import AGAIN, PLAIN, PROBE, Array, read_run, read_samples
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
 FAR_LESS = 0.3  # a rate that calls for a second look
@@ -107,6 +107,41 @@ def second_look(asked: Experiment, probes: Sequence[Experiment], rate: float) ->
         return []
     settings: dict[str, Any] = {"noise_rate": round(rate, 3), "epochs": asked.epochs, "drops": asked.drops}
     return [replace(probe, **settings) for probe in probes if probe.lr == asked.lr]
+
+
+def plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experiment]:
+    """Where there are several probes: as many that believe all labels, but stop before they know them by heart.
+
+    Where classes look alike, selecting takes sides between them; what learnt plainly says how mixed they are.
+    """
+    settings: dict[str, Any] = {"method": "default", "options": (), "noise_rate": 0.0, "warmup": 0}
+    epochs = max(1, asked.warmup)
+    return [
+        replace(each, epochs=epochs, drops=asked.drops, **settings)
+        for each in probes
+        if each.lr == asked.lr and len(probes) > 1
+    ]
+
+
+def plain_guesses(run: Path) -> Guesses | None:
+    """What plain probes say of samples that each did not learn from, if that foretells labels better than the others.
+
+    A sample that no fold held out has what the first says.
+    """
+    folders = [mark.parent for mark in sorted((run / PLAIN).glob("*/done"))]
+    selecting = noise_among(held_out_guesses(judges(run)))
+    if not folders or selecting is None:
+        return None
+    classes = len(read_run(run).classes)
+    every = [read_samples(folder) or {} for folder in folders]
+    whole = guesses_from_run(every[0], classes)
+    probs = dense(whole)
+    for samples in every:
+        held = samples["split"] == HELD_OUT
+        probs[held] = dense(guesses_from_run(samples, classes).at(held))
+    learnt_by_none = np.any([samples["split"] == HELD_OUT for samples in every], axis=0)
+    foretold = label_likelihood(whole.labels[learnt_by_none], probs[learnt_by_none])
+    return guesses_of(whole.labels, probs) if foretold > selecting.likelihood else None
 
 
 def held_out_noise(run: Path) -> Unseen:

@@ -9,6 +9,7 @@ from labelsieve.devices import usable_device
 from labelsieve.experiments.auto import (
     RATES,
     choice,
+    plain_probes,
     planned_trainings,
     second_look,
     seen_by,
@@ -25,7 +26,7 @@ from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.experiments.watch import epochs_of
 from labelsieve.models import suitable
 from labelsieve.progress import Plan
-from labelsieve.report.records import AGAIN, PROBE, read_run
+from labelsieve.report.records import AGAIN, PLAIN, PROBE, read_run
 
 
 def train_auto(
@@ -43,10 +44,12 @@ def train_auto(
         if new:
             print(f"found {spoken(seen.rate.estimate)}; {several(again)} that are told so look again", flush=True)
         asked, seen = likeliest(asked, again, path / AGAIN, command, earlier=epochs_in(probes))
+    plain = plain_probes(asked, probes)
+    train_probes(asked, plain, path / PLAIN, command, earlier=epochs_in([*probes, *again]))
     insisted = method or (asked.method if asked.criterion or asked.options else None)
     chosen = choice(asked, seen, insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
-    train(chosen.experiment, path, chosen.as_row(), command, earlier=epochs_in([*probes, *again]))
+    train(chosen.experiment, path, chosen.as_row(), command, earlier=epochs_in([*probes, *again, *plain]))
     for line in after(path):
         print(line)
 
@@ -54,10 +57,19 @@ def train_auto(
 def likeliest(
     asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0
 ) -> tuple[Experiment, Unseen]:
-    """Train the probes in folders of this one: the learning rate that foretells held-out labels best, its noise.
+    """Train the probes: the learning rate that foretells held-out labels best, and the noise that it sees."""
+    folders = train_probes(asked, probes, path, command, earlier)
+    seen = {lr: seen_by(runs) for lr, runs in folders.items()}
+    best = max(seen, key=lambda lr: seen[lr].likelihood)
+    if len(seen) > 1:
+        print(f"chosen:  learning rate {best:g}: its probes foretell the labels that they held out best", flush=True)
+    return replace(asked, lr=best), seen[best]
 
-    `earlier`: epochs of the probes before these.
-    """
+
+def train_probes(
+    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0
+) -> dict[float, list[Path]]:
+    """Train the probes in folders of this one: their folders by learning rate. `earlier`: epochs of those before."""
     folders: dict[float, list[Path]] = {}
     for number, probe in enumerate(probes, 1):
         part = f"probe {number}/{len(probes)}" if len(probes) > 1 else "probe"
@@ -65,11 +77,7 @@ def likeliest(
         plan = Plan(probe.epochs, part=part, earlier=earlier + epochs_in(probes[: number - 1]), later=later)
         trained(probe, path / str(number), plan, command=command)
         folders.setdefault(probe.lr, []).append(path / str(number))
-    seen = {lr: seen_by(runs) for lr, runs in folders.items()}
-    best = max(seen, key=lambda lr: seen[lr].likelihood)
-    if len(seen) > 1:
-        print(f"chosen:  learning rate {best:g}: its probes foretell the labels that they held out best", flush=True)
-    return replace(asked, lr=best), seen[best]
+    return folders
 
 
 def epochs_in(probes: Sequence[Experiment]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.report.records import AGAIN, PROBE
+from labelsieve.report.records import AGAIN, PLAIN, PROBE
 
 
 def refuse_unfinished(run: Path) -> None:
@@ -36,7 +36,7 @@ def newest(run: Path) -> Path | None:
     """The training that was begun last: the run itself, or a probe of it; None if none was."""
     if (run / "spec.json").exists():
         return run
-    for name in (AGAIN, PROBE):
+    for name in (PLAIN, AGAIN, PROBE):
         begun = [spec.parent for spec in (run / name).glob("*/spec.json")]
         if begun:
             return max(begun, key=lambda folder: int(folder.name))

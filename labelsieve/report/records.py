@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from labelsieve.errors import InputError
 
 Array = np.ndarray[Any, Any]
-PROBE, AGAIN = "probe", "again"  # folders, in that of a run, of the trainings that found out what suits the data
+PROBE, AGAIN, PLAIN = "probe", "again", "plain"  # folders, in a run's, of the trainings that judge its labels
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def finished_runs(*roots: Path) -> list[Path]:
         done.parent
         for root in roots
         for done in sorted(root.rglob("done"))
-        if (done.parent / "spec.json").exists() and not {PROBE, AGAIN} & {*done.relative_to(root).parts}
+        if (done.parent / "spec.json").exists() and not {PROBE, AGAIN, PLAIN} & {*done.relative_to(root).parts}
     ]
 
 

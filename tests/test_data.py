@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from labelsieve.data import load_data
-from labelsieve.data.arrays import read_labels, write_labels
 from labelsieve.data.fashion import CLASSES, FILE
+from labelsieve.data.label_file import read_labels, write_labels
 from labelsieve.data.resident import standardise
 from labelsieve.errors import InputError
 

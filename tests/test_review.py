@@ -202,7 +202,7 @@ def test_the_disk_has_the_line_before_anybody_is_told(tmp_path, monkeypatch):
 
 
 def test_the_export_is_what_train_reads(run, tmp_path, capsys):
-    from labelsieve.data.arrays import read_labels
+    from labelsieve.data.label_file import read_labels
 
     log = DecisionLog(run / "review" / "decisions.jsonl")
     for made in (
@@ -231,11 +231,11 @@ def test_names_that_say_nothing_are_left_out(tmp_path, names):
     made = Decision(39, names[39], "accept", "dog", "now", "t")
     DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: made)
     export(run, tmp_path / "r.csv")
-    assert (tmp_path / "r.csv").read_text().startswith("index,label\n0,cat\n")
+    assert (tmp_path / "r.csv").read_text().startswith("index,label,decided\n0,cat,false\n")
 
 
 def test_odd_names_come_back_as_they_were(tmp_path):
-    from labelsieve.data.arrays import read_labels
+    from labelsieve.data.label_file import read_labels
 
     classes = ["a,b", 'q"q', "line\nbreak", "sep\u2028\x0b", "=1+1", "'-quoted", " spaced "]
     names = [f"{name}/{i}" for i, name in enumerate(classes * 3)]

@@ -2,7 +2,7 @@
 
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,24 @@ def joined(parts: Sequence[Guesses]) -> Guesses:
 
 
 def guesses_from_run(samples: Mapping[str, Array], num_classes: int) -> Guesses:
-    """The guesses that a run saved (samples.safetensors)."""
+    """The guesses that a run saved (samples.safetensors); sure of the labels that a person decided on."""
     kept = samples["likeliest"], samples["likelihood"]
-    return Guesses(samples["label"].astype(np.int64), samples["confidence"], *kept, num_classes)
+    guesses = Guesses(samples["label"].astype(np.int64), samples["confidence"], *kept, num_classes)
+    return sure_of(guesses, samples["decided"].astype(bool)) if "decided" in samples else guesses
+
+
+def sure_of(guesses: Guesses, decided: Array) -> Guesses:
+    """The same guesses, but for the decided samples (n) the label is certain: it is right by definition."""
+    most = guesses.likeliest.shape[1]
+    rest = np.arange(most - 1)
+    others = rest + (rest >= guesses.labels[:, None])  # (n, M - 1) classes that are not the label
+    sure = np.eye(1, most, dtype=guesses.likelihood.dtype)
+    return replace(
+        guesses,
+        confidence=np.where(decided, np.float32(1), guesses.confidence),
+        likeliest=np.where(decided[:, None], np.column_stack([guesses.labels, others]), guesses.likeliest),
+        likelihood=np.where(decided[:, None], sure, guesses.likelihood),
+    )
 
 
 def checked_labels(labels: Array, pred_probs: Array) -> Array:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
@@ -16,6 +17,7 @@ from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
 from labelsieve.data import Reading, load_data
 from labelsieve.data.arrays import load_npy
+from labelsieve.data.label_file import Laid
 from labelsieve.data.names import numbered
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among
@@ -68,9 +70,8 @@ def audit_run(
 ) -> None:
     """The audit of a finished run."""
     refuse_unfinished(path)
-    done = read_run(path)
-    gathered, experiment = data_of(path, done, data, labels)
-    samples = read_samples(path)
+    done, samples = read_run(path), read_samples(path)
+    gathered, experiment = data_of(path, done, samples, data, labels)
     if samples is not None and len(samples["label"]) != len(gathered.whole):
         raise InputError(f"{path}/samples.safetensors has {len(samples['label']):,} samples, the data another number")
     whole, plain = gathered.whole, believes_all(experiment)
@@ -96,7 +97,8 @@ def findings_in(
     """What a finished run, from the statistics of its samples, and its probes say of every label."""
     guesses = second_opinion(guesses_from_run(samples, len(classes)), judges(run), samples["split"])
     training = samples["mean_margin"], samples["seen"]
-    return judged(run, guesses, classes, names, training=training, remarks=remarks_of(samples), plain=plain)
+    known = {"remarks": remarks_of(samples), "decided": decided_in(samples), "plain": plain}
+    return judged(run, guesses, classes, names, training=training, **known)
 
 
 def judged(run: Path, guesses: Guesses, classes: Sequence[str], names: Sequence[str] | None, **known: Any) -> Findings:
@@ -129,12 +131,29 @@ def believes_all(experiment: Experiment) -> bool:
     return experiment.noise_rate == 0 if selects else experiment.method in PLAIN
 
 
-def data_of(path: Path, run: Run, data: str | None, labels: str | None) -> tuple[Gathered, Experiment]:
-    """The data that the run was trained on, wherever it lies now."""
+def decided_in(samples: Mapping[str, Array]) -> Array | None:
+    """Which labels (n) a person had decided on before the run, where any."""
+    return samples["decided"].astype(bool) if "decided" in samples else None
+
+
+def laid_in(samples: Mapping[str, Array]) -> Laid:
+    """What the label file of a run said, where it had one."""
+    decided = decided_in(samples)
+    return Laid(torch.from_numpy(samples["label"]).long(), None if decided is None else torch.from_numpy(decided))
+
+
+def data_of(
+    path: Path, run: Run, samples: Mapping[str, Array] | None, data: str | None, labels: str | None
+) -> tuple[Gathered, Experiment]:
+    """The data that the run was trained on, wherever it lies now.
+
+    The labels of its label file are among its samples, so that the file may be gone or written anew.
+    """
     changed = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
     experiment = replace(restored(with_defaults(run.spec)), device="cpu", precision="fp32", **changed)  # type: ignore[arg-type]
+    known = None if samples is None or labels is not None or experiment.noise else laid_in(samples)
     try:
-        gathered = gather(experiment, Shelf())
+        gathered = gather(experiment, Shelf(), known)
     except InputError as error:
         raise InputError(
             f"{error} (the data of {path}: --data says where it is now, --labels its label file)"
@@ -289,6 +308,8 @@ def printed(findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequ
             f"{name:{width}}  {row['samples']:7,}  {percent(share.estimate):>9}  {between:19}  {row['issues']:6,}"
         )
     lines += ["", printable(findings.basis)] if findings.basis else []
+    if whole["decided"]:
+        lines += ["", f"{whole['decided']:,} labels were decided on by a person and count as right"]
     lines += ["", "the most suspicious:"]
     for row in rows(findings, findings.order[:LISTED].tolist()):
         lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))

@@ -11,7 +11,7 @@ import torch
 
 from labelsieve import noise as label_noise
 from labelsieve.data import Reading, load_data
-from labelsieve.data.arrays import write_labels
+from labelsieve.data.label_file import write_labels
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
 from labelsieve.experiments.auto import second_look, several

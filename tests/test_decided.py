@@ -17,6 +17,7 @@ from labelsieve.core.criteria import CriteriaOL
 from labelsieve.core.weigh import Select
 from labelsieve.data.label_file import read_label_file
 from labelsieve.errors import InputError
+from labelsieve.experiments.auto import noise_among
 from labelsieve.experiments.folder import read_json
 from labelsieve.noise import corrupt, pair
 from labelsieve.report.records import read_samples
@@ -75,12 +76,23 @@ def test_decided_labels_are_no_issues_and_not_counted_as_wrong():
     guesses = guesses_of(labels, (0.9 * np.eye(4)[true] + 0.025).astype(np.float32))
     before = findings_of(guesses, "abcd")
     decided = np.arange(400) < 60
-    after = findings_of(sure_of(guesses, decided), "abcd", decided=decided)
+    after = findings_of(sure_of(guesses, decided), "abcd")
     assert before.issues[:80].all() and before.noise.rate.estimate > 0.17
     assert after.issues.tolist() == [60 <= index < 80 for index in range(400)]
     assert after.noise.rate.estimate < 0.07 and all(share.estimate < 0.09 for share in after.noise.per_class)
     assert (after.suggested[decided] == labels[decided]).all() and (after.quality[decided] == 1).all()
     assert [reason == DECIDED for reason in after.why] == decided.tolist()
+
+
+def test_held_out_samples_that_were_decided_count_as_right():
+    labels = np.arange(600) % 3
+    true = np.where(np.arange(600) % 5 == 0, (labels + 1) % 3, labels)  # a fifth looks wrong
+    guesses = guesses_of(labels, (0.94 * np.eye(3)[true] + 0.02).astype(np.float32))
+    assert noise_among(guesses).rate.estimate == pytest.approx(0.2, abs=0.02)
+    seen = noise_among(sure_of(guesses, np.arange(600) < 300))
+    assert seen.rate.estimate == pytest.approx(0.1, abs=0.02) and seen.rate.low < 0.1 < seen.rate.high
+    assert noise_among(sure_of(guesses, np.arange(600) < 590)).rate.estimate < 0.01
+    assert noise_among(guesses.at(slice(40))) is None
 
 
 # The training

@@ -69,20 +69,20 @@ def findings_of(
     rate: Interval | None = None,
     held_out: int = 0,
     unlearnt: bool = False,
-    decided: Array | None = None,
 ) -> Findings:
     """Look at every label.
 
     `training`: the mean margin (n) of each sample while training and how often it was seen. `remarks` (n): what else is
     to be said of a sample, or nothing. `plain`: the network learnt from all labels alike. `rate`: the share of wrong
     labels, if it is better known from samples that were `held_out`; the shares of the classes are made to fit.
-    `unlearnt`: the guesses are anybody's classifier's, which did not learn from the labels that it judges. `decided`
-    (n): labels that a person decided on; they are right.
+    `unlearnt`: the guesses are anybody's classifier's, which did not learn from the labels that it judges. Labels
+    that a person decided on are right.
     """
     truer, label_given = unmixed(guesses) if unlearnt else (guesses, settled(guesses))
     good = quality(truer, label_given)
     if training is not None:
         good = sharpened(good, *training)
+    decided = guesses.decided
     if decided is not None:
         good = np.where(decided, 1.0, good)
     issues = good < THRESHOLD

@@ -23,6 +23,7 @@ class Guesses:
     likeliest: Array  # (n, M) classes, the likeliest first
     likelihood: Array  # (n, M)
     num_classes: int
+    decided: Array | None = None  # (n) bool: a person decided on the label, which is right by definition
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -35,7 +36,13 @@ class Guesses:
             self.likeliest[index],
             self.likelihood[index],
             self.num_classes,
+            None if self.decided is None else self.decided[index],
         )
+
+    @property
+    def undecided(self) -> "Guesses":
+        """The samples whose label may be wrong."""
+        return self if self.decided is None else self.at(~self.decided)
 
 
 def guesses_of(labels: Array, pred_probs: Array) -> Guesses:
@@ -63,6 +70,9 @@ def joined(parts: Sequence[Guesses]) -> Guesses:
         np.concatenate([part.likeliest for part in parts]),
         np.concatenate([part.likelihood for part in parts]),
         parts[0].num_classes,
+        None
+        if parts[0].decided is None
+        else np.concatenate([part.decided for part in parts if part.decided is not None]),
     )
 
 
@@ -74,7 +84,7 @@ def guesses_from_run(samples: Mapping[str, Array], num_classes: int) -> Guesses:
 
 
 def sure_of(guesses: Guesses, decided: Array) -> Guesses:
-    """The same guesses, but for the decided samples (n) the label is certain: it is right by definition."""
+    """The same guesses, but the labels of decided samples (n) are certain."""
     most = guesses.likeliest.shape[1]
     rest = np.arange(most - 1)
     others = rest + (rest >= guesses.labels[:, None])  # (n, M - 1) classes that are not the label
@@ -84,6 +94,7 @@ def sure_of(guesses: Guesses, decided: Array) -> Guesses:
         confidence=np.where(decided, np.float32(1), guesses.confidence),
         likeliest=np.where(decided[:, None], np.column_stack([guesses.labels, others]), guesses.likeliest),
         likelihood=np.where(decided[:, None], sure, guesses.likelihood),
+        decided=decided,
     )
 
 

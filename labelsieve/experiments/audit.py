@@ -97,8 +97,7 @@ def findings_in(
     """What a finished run, from the statistics of its samples, and its probes say of every label."""
     guesses = second_opinion(guesses_from_run(samples, len(classes)), judges(run), samples["split"])
     training = samples["mean_margin"], samples["seen"]
-    known = {"remarks": remarks_of(samples), "decided": decided_in(samples), "plain": plain}
-    return judged(run, guesses, classes, names, training=training, **known)
+    return judged(run, guesses, classes, names, training=training, remarks=remarks_of(samples), plain=plain)
 
 
 def judged(run: Path, guesses: Guesses, classes: Sequence[str], names: Sequence[str] | None, **known: Any) -> Findings:
@@ -122,7 +121,7 @@ def second_opinion(guesses: Guesses, runs: Sequence[Path], split: Array) -> Gues
         held = samples["split"] == HELD_OUT
         other = dense(guesses_from_run(samples, guesses.num_classes).at(held))
         probs[held] = np.sqrt(np.maximum(probs[held] * other, LEAST))
-    return guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True))
+    return replace(guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True)), decided=guesses.decided)
 
 
 def believes_all(experiment: Experiment) -> bool:
@@ -131,15 +130,10 @@ def believes_all(experiment: Experiment) -> bool:
     return experiment.noise_rate == 0 if selects else experiment.method in PLAIN
 
 
-def decided_in(samples: Mapping[str, Array]) -> Array | None:
-    """Which labels (n) a person had decided on before the run, where any."""
-    return samples["decided"].astype(bool) if "decided" in samples else None
-
-
 def laid_in(samples: Mapping[str, Array]) -> Laid:
     """What the label file of a run said, where it had one."""
-    decided = decided_in(samples)
-    return Laid(torch.from_numpy(samples["label"]).long(), None if decided is None else torch.from_numpy(decided))
+    decided = torch.from_numpy(samples["decided"]) if "decided" in samples else None
+    return Laid(torch.from_numpy(samples["label"]).long(), decided)
 
 
 def data_of(

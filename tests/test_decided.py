@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from fractions import Fraction
 
 import numpy as np
@@ -20,8 +21,12 @@ from labelsieve.errors import InputError
 from labelsieve.experiments.auto import noise_among
 from labelsieve.experiments.folder import read_json
 from labelsieve.noise import corrupt, pair
-from labelsieve.report.records import read_samples
+from labelsieve.report.again import train_again
+from labelsieve.report.audited import read_findings
+from labelsieve.report.records import read_run, read_samples
+from labelsieve.report.words import next_steps
 from labelsieve.review.desk import Desk
+from labelsieve.review.session import again
 from tests.conftest import blobs
 
 QUICK = "--noise-rate 0.3 --valid 0.2 --epochs 6 --warmup 2 --model small --lr 0.05 --batch 32 --threads 1 --device cpu"
@@ -108,6 +113,23 @@ def test_what_is_trusted_is_kept_first():
     assert "trusted" not in select.state_dict()
 
 
+# The command that goes on
+
+
+def test_the_command_is_the_recorded_one_with_the_labels_and_a_new_folder(tmp_path):
+    name, typed = (
+        str(tmp_path / "my run"),
+        "labelsieve train 'my photos' --labels a.csv --out x --skip-bad --noise pair",
+    )
+    words = train_again(name, f"{typed} --rate 0.4 --exact-noise --set floor=0.5", {}, "r.csv")
+    options = ["--skip-bad", "--set", "floor=0.5", "--labels", "r.csv", "--out", f"{name}-reviewed"]
+    assert words == ["labelsieve", "train", "my photos", *options]
+    (tmp_path / "my run-reviewed").mkdir()
+    assert train_again(name, typed, {}, "r.csv")[-1] == f"{name}-reviewed-2"
+    assert train_again(f"{name}-reviewed", typed, {}, "r.csv")[-1] == f"{name}-reviewed-2"
+    assert train_again("run", "", {"data": "d", "skip_bad": True}, "r.csv")[2:4] == ["d", "--skip-bad"]
+
+
 # From the first run to the third
 
 
@@ -153,6 +175,25 @@ def test_the_suspects_of_the_second_round_are_others(rounds, capsys):
     assert abs(rate["estimate"] - len(unsure) / 400) < 0.045  # the kept ones do not count
     assert execute(["report", str(folder / "two")]) == 0
     assert DECIDED not in (folder / "two" / "report.html").read_text()
+
+
+def test_report_and_review_name_the_same_command_and_it_works(rounds, capsys):
+    folder, _, _ = rounds
+    run = folder / "one"
+    reviewed = run / "review" / "reviewed.csv"
+    words = again(run, reviewed)
+    told = read_findings(run, 0)
+    assert words.replace(str(folder / "data.npz"), "DATA") in [  # the page names no folders of this machine
+        shlex.join(map(unquoted, step)) for _, step in next_steps(str(run), read_run(run), told)
+    ]
+    assert execute(["review", str(run), "--export", str(reviewed)]) == 0
+    capsys.readouterr()
+    assert execute([*shlex.split(words)[1:], "--dry-run"]) == 0
+    assert f"folder:  {run}-reviewed\n" in capsys.readouterr().out
+
+
+def unquoted(word):
+    return shlex.split(word)[0]
 
 
 def test_decided_labels_are_learnt_from(rounds):

@@ -498,7 +498,8 @@ def test_a_server_that_is_killed_at_any_moment_has_saved_all_that_it_answered(tm
 
 
 def test_ctrl_c_says_what_is_saved_where_and_what_to_do_next(run, serve):
-    (run / "spec.json").write_text(json.dumps({"experiment": {"data": "my photos", "skip_bad": True}}))
+    command = "labelsieve train 'my photos' --labels old.csv --skip-bad --out run --seed 3"
+    (run / "spec.json").write_text(json.dumps({"experiment": {"data": "my photos"}, "command": command}))
     (run / "done").touch()
     server = serve(run)
     client = Client(server.url)
@@ -509,7 +510,7 @@ def test_ctrl_c_says_what_is_saved_where_and_what_to_do_next(run, serve):
     assert f"saved in {run / 'review' / 'decisions.jsonl'}: 2 decided, 1 of them changed; 33 suspects left" in said
     reviewed = run / "review" / "reviewed.csv"
     assert f"labelsieve review {run} --export {reviewed}" in said
-    assert f"labelsieve train 'my photos' --skip-bad --labels {reviewed}\n" in said
+    assert f"labelsieve train 'my photos' --skip-bad --seed 3 --labels {reviewed} --out {run}-reviewed\n" in said
 
 
 def test_a_port_in_use_is_said(run, serve, capsys):

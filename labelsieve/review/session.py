@@ -10,6 +10,7 @@ import webbrowser
 from pathlib import Path
 
 from labelsieve.cells import printable
+from labelsieve.report.again import train_again
 from labelsieve.review.desk import Desk
 from labelsieve.review.server import Server
 
@@ -18,7 +19,7 @@ def review(run: Path, port: int | None = None, browser: bool = True) -> None:
     """Serve the page until Ctrl-C, and say how many decisions there are and what to do with them."""
     desk = Desk(run)
     with Server(desk, secrets.token_urlsafe(24), port) as server:
-        print(f"{len(desk.marked):,} suspects to look at: {server.url}")
+        print(f"{desk.tally()[2]:,} suspects to look at: {server.url}")
         print("each decision is saved at once; Ctrl-C ends the page", flush=True)
         if browser and has_screen():
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
@@ -40,17 +41,17 @@ def farewell(desk: Desk) -> list[str]:
         f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed; {left:,} suspects left",
         f"go on:    labelsieve review {run}",
         f"use them: labelsieve review {run} --export {reviewed}",
-        f"          labelsieve train {data_of(desk.run)} --labels {reviewed}",
+        f"          {again(desk.run, desk.log.path.with_name('reviewed.csv'))}",
     ]
 
 
-def data_of(run: Path) -> str:
-    """What the run was trained on, as one would write it."""
+def again(run: Path, reviewed: Path) -> str:
+    """The command that trains as the run was trained, with the reviewed labels."""
     try:
-        spec = json.loads((run / "spec.json").read_bytes())["experiment"]
-        return shlex.quote(str(spec["data"])) + (" --skip-bad" if spec.get("skip_bad") else "")
+        spec = json.loads((run / "spec.json").read_bytes())
+        return shlex.join(train_again(str(run), spec.get("command", ""), spec["experiment"], str(reviewed)))
     except (OSError, ValueError, KeyError, TypeError):
-        return "DATA"
+        return shlex.join(train_again(str(run), "", {"data": "DATA"}, str(reviewed)))
 
 
 def has_screen() -> bool:

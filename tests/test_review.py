@@ -869,6 +869,24 @@ def test_a_thousand_classes_are_found_by_typing(tmp_path, serve, page_of):
     assert not page.is_visible("#picker") and len(lines_of(run)) == 1
 
 
+def test_classes_are_found_without_case_and_diacritics(tmp_path, serve, page_of):
+    classes = ["Sac à main", "Winter-Mäntel", "Ma\u0308ntel", "Robe d'été", "Größe", "manteln"]
+    run = audited(tmp_path / "run", 12, 12, classes)
+    page = page_of(serve(run).url)
+
+    def found(words):
+        return page.evaluate(f"matching({json.dumps(classes)}, {json.dumps(words)})")
+
+    assert found("mantel") == found("MÄNTEL ") == ["Ma\u0308ntel", "manteln", "Winter-Mäntel"]
+    assert found("ete") == ["Robe d'été"] and found("a m") == ["Sac à main"] and found("grosse") == ["Größe"]
+    assert found("mänteln") == ["manteln"] and found("mentel") == []
+    press(page, "o")
+    page.keyboard.type("d'ete")
+    page.keyboard.press("Enter")
+    until(page, "decided.size === 1")
+    assert lines_of(run)[0]["label"] == "Robe d'été"
+
+
 def test_reviewing_needs_no_torch(run):
     code = "import sys, labelsieve.review.session, labelsieve.review.export; assert 'torch' not in sys.modules"
     began = time.monotonic()

@@ -22,7 +22,8 @@ def read_images(root: Path, classes: tuple[str, ...]) -> tuple[Pictures, list[Ba
     paths = [path.lstrip("/") for path in found.paths]
     if not paths:
         raise InputError(f"{root} holds no images")
-    return listed(root, paths, [0] * len(paths), classes), list(found.bad)
+    bad = [Bad(entry.name.lstrip("/"), entry.reason) for entry in found.bad]
+    return listed(root, paths, [0] * len(paths), classes), bad
 
 
 def read_rows(

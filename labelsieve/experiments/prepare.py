@@ -1,7 +1,7 @@
 """prepare: all that an experiment needs, so that whatever can be refused is refused before anything is written."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from labelsieve.data.arrays import label_tensor, load_npy
 from labelsieve.data.cifar import is_cifar
 from labelsieve.data.cifar_n import read_cifar_n
 from labelsieve.data.label_file import Laid, read_label_file
+from labelsieve.data.pictures import Bad
 from labelsieve.data.published import PUBLISHED
 from labelsieve.data.source import with_test_set
 from labelsieve.data.split import stratified
@@ -52,6 +53,7 @@ class Prepared:
     shape: tuple[int, ...]  # of a sample, as the network sees it
     places: "Places"
     decided: Tensor | None = None  # of the data's training set, (n) bool: labels that a person decided on
+    left_out: Sequence[Bad] = ()  # files and rows that cannot be used
 
 
 class Places(NamedTuple):
@@ -72,13 +74,14 @@ class Gathered(NamedTuple):
     places: Places
     fingerprint: str
     decided: Tensor | None = None  # of the whole
+    left_out: Sequence[Bad] = ()
 
 
 def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
     """Load the data, corrupt the labels, make networks and method: all that can be refused is refused here."""
     shelf = shelf or Shelf()
     device = usable_device(experiment.device)
-    _, train, valid, test, places, fingerprint, decided = gather(experiment, shelf)
+    _, train, valid, test, places, fingerprint, decided, left_out = gather(experiment, shelf)
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
     if decided is not None:
@@ -102,6 +105,7 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         shape,
         places,
         decided,
+        left_out,
     )
 
 
@@ -155,7 +159,8 @@ def gather(experiment: Experiment, shelf: Shelf, known: Laid | None = None) -> G
         if held is not None:
             train, valid = train.at(kept), train.at(held)
             places, held = places[kept], places[held]
-    return Gathered(sets.train, train, valid, test, Places(places, held, drawn), fingerprint, decided)
+    left_out = shelf.left_out(experiment.data, reading_of(experiment))
+    return Gathered(sets.train, train, valid, test, Places(places, held, drawn), fingerprint, decided, left_out)
 
 
 def training_of(experiment: Experiment) -> Training:

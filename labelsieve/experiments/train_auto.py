@@ -24,7 +24,7 @@ from labelsieve.experiments.auto import (
 from labelsieve.experiments.folder import RunFolder
 from labelsieve.experiments.prepare import gather
 from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.single import train, trained
+from labelsieve.experiments.single import say_skipped, train, trained
 from labelsieve.experiments.spec import Experiment
 from labelsieve.experiments.watch import epochs_of
 from labelsieve.models import suitable
@@ -81,7 +81,9 @@ def epochs_in(probes: Sequence[Experiment]) -> int:
 
 def settled(asked: Experiment, free: Collection[str]) -> tuple[Experiment, list[Experiment]]:
     """The training and its probes, once the data is known; `free`: settings that a person did not name."""
-    data = gather(replace(asked, valid=0.0), Shelf()).train
+    gathered = gather(replace(asked, valid=0.0), Shelf())
+    say_skipped(gathered.left_out)
+    data = gathered.train
     model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
     suitable_to = replace(suited(asked, model, free, len(data)), model=model)
     rates = RATES if "lr" in free and suitable_to.lr in RATES else ()

@@ -16,7 +16,7 @@ import numpy as np
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.guesses import Guesses, guesses_from_run, joined
-from labelsieve.audit.unseen import Unseen, dense, unseen_noise
+from labelsieve.audit.unseen import Unseen, dense, in_share, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
 from labelsieve.experiments.spec import SETTINGS, Experiment
@@ -127,8 +127,11 @@ def seen_by(runs: Sequence[Path]) -> Unseen:
 
 
 def noise_among(held: Guesses | None) -> Unseen | None:
-    """The same of guesses for held-out samples; None if these are too few."""
-    return None if held is None or len(held) < FEWEST else unseen_noise(held.labels, dense(held))
+    """The same of guesses for held-out samples; None if these are too few. Labels that were decided on are right."""
+    if held is None or len(held) < FEWEST:
+        return None
+    judged = held.undecided if len(held.undecided) >= FEWEST else held
+    return in_share(unseen_noise(judged.labels, dense(judged)), len(judged) / len(held))
 
 
 def judges(run: Path) -> list[Path]:

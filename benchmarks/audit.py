@@ -333,7 +333,7 @@ def part_of(source: str, work: Path, task: Task) -> str:
     """So many samples, drawn by the seed, as a .npz file with both kinds of labels."""
     train, test, _ = load_data(source, Reading())
     if task.labels:
-        train = train.relabelled(labels_of(found(task.labels) or "", train))
+        train = train.relabelled(labels_of(found(task.labels) or "", train).labels)
     drawn = torch.randperm(len(train), generator=generator(task.seed, "subset"))[: task.subset].sort().values
     some = train.at(drawn)
     path = work / f"part-{task.data}.npz"

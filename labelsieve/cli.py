@@ -273,9 +273,9 @@ def predict(
 
     Args:
         run: The run's folder.
-        data: As for train, or a .npy file of images; of fashion, the embedded test set.
+        data: As for train, or a .npy file of images, or a single picture; of fashion, the embedded test set.
         model: For a network of one's own, package.module:factory again: nothing is imported because a file says so.
-        out: Where the table (index, predicted_label, confidence) goes. Default: the terminal.
+        out: Where the table (id, predicted_label, confidence) goes. Default: the terminal.
         device: cpu or cuda.
     """
     from labelsieve.experiments.classify import classify

@@ -28,7 +28,7 @@ from labelsieve.audit.verdict import reason, reasons
 from labelsieve.cells import guarded, printable, unguarded
 from labelsieve.cli import execute
 from labelsieve.core.criteria import CriteriaALL
-from labelsieve.data.arrays import read_labels
+from labelsieve.data.label_file import read_labels
 from labelsieve.errors import InputError
 from labelsieve.experiments import audit as auditing
 from labelsieve.experiments.audit import LEFT_OUT

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.audit.estimate import Interval, Noise
+from labelsieve.audit.findings import findings_of
 from labelsieve.audit.guesses import guesses_from_run, guesses_of
-from labelsieve.audit.unseen import Unseen, dense, tempered, unseen_noise
+from labelsieve.audit.unseen import Unseen, dense, label_likelihood, tempered, unseen_noise
 from labelsieve.audit.verdict import verdict
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.experiments import train_auto
-from labelsieve.experiments.audit import second_opinion
+from labelsieve.experiments import auto, train_auto
+from labelsieve.experiments.audit import findings_in, second_opinion
 from labelsieve.experiments.auto import (
     FREE,
     cautious,
@@ -27,6 +28,8 @@ from labelsieve.experiments.auto import (
     held_out_guesses,
     held_out_noise,
     judges,
+    plain_guesses,
+    plain_probes,
     planned_trainings,
     probe_of,
     says_one_class,
@@ -283,8 +286,8 @@ def test_too_little_to_hold_out_is_said(tmp_path, capsys):
 def test_a_dry_run_says_that_a_probe_comes_first(noisy_file, capsys):
     assert execute(["train", str(noisy_file), *QUICK, "--dry-run"]) == 0
     assert (
-        "cost:    5 probes of 9 epochs and, where few labels are wrong, 5 probes of 12 epochs, then 12 epochs"
-        in capsys.readouterr().out
+        "cost:    5 probes of 9 epochs, 5 probes of 4 epochs that do not select and, where few labels are wrong, "
+        "5 probes of 12 epochs, then 12 epochs" in capsys.readouterr().out
     )
 
 
@@ -348,6 +351,43 @@ def test_whoever_names_the_rate_gets_the_same_settings(tmp_path):
     )
     named = replace(asked, model="mlp")
     assert train_auto.settled(named, FREE, unknown=False) == (named, [])
+
+
+def test_plain_probes_are_short_and_believe_all_labels():
+    asked, probes = planned_trainings(Experiment(data="photos", epochs=30, warmup=10), 1500)
+    plain = plain_probes(asked, probes)
+    assert [probe.fold for probe in plain] == [0, 1, 2, 3, 4] and {probe.valid for probe in plain} == {0.2}
+    facts = {(probe.method, probe.noise_rate, probe.options, probe.epochs, probe.drops) for probe in plain}
+    assert facts == {("default", 0.0, (), 10, (0.5, 0.75))} and plain_probes(asked, probes[:1]) == []
+
+
+def test_plain_probes_judge_where_they_foretell_labels_better(auto_run, monkeypatch):
+    names, folders = list("0123"), [auto_run / "plain" / str(number) for number in range(1, 6)]
+    samples = read_samples(auto_run)
+    chosen = findings_in(auto_run, samples, names)
+    monkeypatch.setattr(auto, "label_likelihood", lambda labels, probs: -np.inf)
+    assert plain_guesses(auto_run) is None
+    selecting = findings_in(auto_run, samples, names)
+    monkeypatch.setattr(auto, "label_likelihood", lambda labels, probs: 0.0)
+    guesses = plain_guesses(auto_run)
+    plainly = findings_in(auto_run, samples, names)
+    assert (plainly.quality == findings_of(guesses, tuple(names), unlearnt=True).quality).all()
+    assert any((chosen.quality == each.quality).all() for each in (plainly, selecting))
+    for folder in folders:
+        probe = read_samples(folder)
+        held = probe["split"] == 1
+        assert np.allclose(dense(guesses.at(held)), dense(guesses_from_run(probe, 4).at(held)), atol=1e-6)
+
+
+def test_how_well_labels_are_foretold_does_not_depend_on_being_too_sure():
+    probs = np.random.default_rng(0).dirichlet(np.ones(4), 50)
+    labels = np.random.default_rng(1).integers(0, 4, 50)
+    known = label_likelihood(labels, probs)
+    assert known >= np.log(probs[np.arange(50), labels]).mean()
+    assert label_likelihood(labels, tempered(probs, 0.5)) == pytest.approx(known, abs=0.02)
+    sure = np.full((2, 4), 0.1)
+    sure[:, 0] = 0.7
+    assert label_likelihood(np.array([0, 0]), sure) > np.log(0.95)  # always right: the colder the better
 
 
 def test_the_audit_asks_the_probe_that_did_not_learn_a_label(auto_run):

@@ -94,7 +94,7 @@ def test_the_delivered_model_predicts(run, data, tmp_path, capsys):
     np.save(tmp_path / "images.npy", images)
     assert execute(["predict", str(run), str(tmp_path / "images.npy"), "--out", str(tmp_path / "p.csv")]) == 0
     lines = (tmp_path / "p.csv").read_text().splitlines()
-    assert lines[0] == "index,predicted_label,confidence" and len(lines) == 41
+    assert lines[0] == "id,predicted_label,confidence" and len(lines) == 41
     assert lines[1].split(",")[1] == model.classes[model.predict(images)[0]]
     capsys.readouterr()
     assert execute(["predict", str(run), str(data)]) == 0

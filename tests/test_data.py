@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from labelsieve.data import load_data
-from labelsieve.data.arrays import read_labels, write_labels
 from labelsieve.data.fashion import CLASSES, FILE
+from labelsieve.data.label_file import read_labels, write_labels
 from labelsieve.data.resident import standardise
 from labelsieve.errors import InputError
 
@@ -133,6 +133,22 @@ def test_label_files_that_cannot_be_used_are_refused_by_line(tmp_path, text, rea
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(InputError, match=reason):
         read_labels(tmp_path / "labels.csv", ["a", "b"], 3)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_label_files_of_spreadsheets(tmp_path, separator):
+    path = tmp_path / "labels.csv"
+    text = "index,name,label,note\n1,b.png,Mäntel,\n0,a.png,Été,x\n".replace(",", separator)
+    path.write_text(text, encoding="utf-8-sig")
+    assert read_labels(path, ("Mäntel", "Été"), 2).tolist() == [1, 0]
+    assert read_labels(path, ("Mäntel", "Été"), 2, ("b.png", "a.png")).tolist() == [0, 1]
+    for encoding, fix in {"cp1252": r"line 2, byte 0xe4.; save it as UTF-8", "utf-16": "is UTF-16 text"}.items():
+        path.write_text(text, encoding=encoding)
+        with pytest.raises(InputError, match=fix) as caught:
+            read_labels(path, ("Mäntel", "Été"), 2)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"cannot read .*gone\.csv"):
+        read_labels(tmp_path / "gone.csv", ("a", "b"), 2)
 
 
 def test_label_files_go_by_their_index_and_numbers_may_be_names(tmp_path):

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "predict": {"data", "models"} | LEAVES,
     "progress": set(),
     "report": {"errors", "cells", "files"},
-    "review": {"errors", "cells", "files"},
+    "review": {"errors", "cells", "files", "report"},
     "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", "audit", ""}
     | LEAVES,
     "options": set(),

@@ -13,6 +13,8 @@ from PIL import Image
 from labelsieve.cli import execute
 from labelsieve.data import Reading, load_data
 from labelsieve.data.split import stratified
+from labelsieve.data.unlabelled import read_rows
+from labelsieve.errors import InputError
 from labelsieve.report.records import read_samples
 from tests.conftest import blobs
 
@@ -50,7 +52,7 @@ def test_a_folder_trains_and_predicts(folder, tmp_path, capsys):
     assert (start["samples"], start["classes"], start["model"]) == (60, 3, "small")
     assert execute(["predict", str(run), str(folder / "test"), "--out", str(table)]) == 0
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    assert len(rows) == 15 and rows[0]["index"].endswith("000.png")
+    assert len(rows) == 15 and rows[0]["id"].endswith("000.png")
     assert {row["predicted_label"] for row in rows} <= {"apple", "pear", "plum"}
     assert "differ from their given label" in capsys.readouterr().out
 
@@ -124,8 +126,8 @@ def test_check_says_what_is_there_and_everything_that_is_bad(folder, capsys):
     heard = capsys.readouterr()
     bad = [line for line in heard.out.splitlines() if line.startswith("bad: ")]
     assert len(bad) == 3 and all(name in "".join(bad) for name in ("cut.jpg", "empty.png", "notes.txt"))
-    assert "1 samples are in train and in test" in heard.out
-    assert "1 samples of train are there more than once, 1 of them under different labels" in heard.out
+    assert "1 sample is in train and in test" in heard.out
+    assert "1 sample of train is there more than once, 1 under different labels" in heard.out
     assert heard.err.count("\n") == 1 and "3 files or rows" in heard.err
 
 
@@ -140,7 +142,102 @@ def test_skipping_bad_files_is_training_without_them(folder, tmp_path, capsys):
     assert error.count("\n") == 1 and "005a.png" in error and "--skip-bad" in error and "labelsieve check" in error
     assert not (tmp_path / "refused").exists()
     assert execute([*train, "--skip-bad", "--out", str(tmp_path / "skipped")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("skipped: ") == 1
+    assert "skipped: 2 files or rows are left out, the first is train/apple/005a.png: " in said
     assert record(tmp_path / "skipped") == record(tmp_path / "without")
+
+
+def test_what_is_skipped_is_said_once_before_the_probes(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    rows = [f"{v:.3f},{k}" for k in (0, 1) for v in random.normal(k, 0.2, 160)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,label", *rows, "?,1"]) + "\n")
+    train = ["train", str(tmp_path / "t.csv"), "--skip-bad", *QUICK[:6], *QUICK[8:]]
+    for more in (["--dry-run"], ["--out", str(tmp_path / "run")]):
+        assert execute([*train, *more]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("skipped: 1 file or row is left out: t.csv:322: column 'x' holds '?'")
+        assert said.count("skipped: ") == 1
+
+
+def test_check_summarises_sizes_and_names_the_classes_that_are_out_of_balance(tmp_path, capsys):
+    for number, (name, count) in enumerate({"few": 3, "many": 10}.items()):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        for index in range(count):
+            side = 16 + index if name == "many" else 16
+            picture(number, index, side).save(tmp_path / "mine" / name / f"{index}.png")
+    assert execute(["check", str(tmp_path / "mine")]) == 0
+    said = capsys.readouterr().out
+    assert "  imbalanced: many has 10 samples, few 3, 3.3 times as many\n" in said
+    assert "  sizes: 10 different ones, heights 16 to 25, widths 16 to 25, most often 16 x 16 (4)\n" in said
+    assert "only folders" not in said
+    (tmp_path / "mine" / "many" / "9.png").unlink()
+    assert execute(["check", str(tmp_path / "mine")]) == 0
+    assert "imbalanced" not in capsys.readouterr().out  # three times as many is not
+
+
+def test_check_asks_about_a_folder_one_level_too_high(folder, tmp_path, capsys):
+    above = tmp_path / "above"
+    above.mkdir()
+    (folder / "train").rename(above / "fruit")
+    (folder / "test").rename(above / "new")
+    assert execute(["check", str(above)]) == 0
+    asked = "  only folders in fruit, new: if these are the classes, name the folder that they lie in\n"
+    assert asked in capsys.readouterr().out
+    (above / "new").rename(folder / "val")
+    assert execute(["check", str(above / "fruit")]) == 0
+    assert "only folders" not in capsys.readouterr().out
+
+
+def test_a_misspelt_path_gets_the_one_that_is_there(tmp_path, monkeypatch):
+    (tmp_path / "Meine Bilder" / "Käfer & Kleider").mkdir(parents=True)
+    (tmp_path / "kaefer.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    cases = {
+        "Meine Bilder/kafer und kleider": "Meine Bilder/Käfer & Kleider",
+        "Meine Bilde/Käfer & Kleider": "Meine Bilder/Käfer & Kleider",
+        "käfer.csv": "kaefer.csv",
+        "meine bilder": "Meine Bilder",
+    }
+    for typed, meant in cases.items():
+        if not (tmp_path / typed).exists():
+            with pytest.raises(InputError, match=f"did you mean {meant}\\?"):
+                load_data(typed)
+    for typed in ("somewhere/else", "other.csv", "Meine Bilder/nothing"):
+        with pytest.raises(InputError, match="; give a folder of images"):
+            load_data(typed)
+
+
+def test_a_table_without_a_label_column_says_how_to_name_it(tmp_path):
+    (tmp_path / "t.csv").write_text("x;Art der Sache\n1;a\n2;b\n")
+    with pytest.raises(InputError, match="name the one with the labels, such as --label-column 'Art der Sache'"):
+        load_data(str(tmp_path / "t.csv"))
+
+
+def test_a_decimal_comma_is_named(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("x;label\n11,25;a\n-2,5e3;b\n")
+    with pytest.raises(InputError, match=r"holds '11,25', which has a decimal comma; write 11\.25"):
+        load_data(str(tmp_path / "t.csv"))
+    (tmp_path / "new.csv").write_text('x\n3\n"4,5"\n')
+    with pytest.raises(InputError, match=r"new\.csv:3: column 'x' holds '4,5', which has a decimal comma"):
+        read_rows(tmp_path / "new.csv", ("a", "b"), None, ("x",))
+    (tmp_path / "old.csv").write_bytes("x;größe\n1;2\n".encode("cp1252"))
+    with pytest.raises(InputError, match="save it as UTF-8"):
+        read_rows(tmp_path / "old.csv", ("a", "b"), None, ("x",))
+
+
+def test_a_single_picture_is_classified(folder, tmp_path, capsys):
+    run, one = str(tmp_path / "run"), folder / "test" / "pear" / "002.png"
+    assert execute(["train", str(folder), "--model", "small", *QUICK, "--out", run]) == 0
+    assert execute(["predict", run, str(one.parent), "--out", str(tmp_path / "all.csv")]) == 0
+    capsys.readouterr()
+    assert execute(["predict", run, str(one)]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header == "id,predicted_label,confidence" and len(lines) == 1
+    assert lines[0] in (tmp_path / "all.csv").read_text().splitlines()
+    one.write_bytes(b"nothing")
+    assert execute(["predict", run, str(one)]) == 2
+    assert f"cannot read {one}: " in capsys.readouterr().err
 
 
 def test_mixed_sizes_and_modes_come_out_alike(tmp_path):
@@ -320,11 +417,11 @@ def test_predicting_needs_no_labels(folder, tmp_path, capsys):
     (plain / "broken.png").write_bytes(b"x")
     capsys.readouterr()
     assert execute(["predict", str(run), str(plain), "--out", str(tmp_path / "p.csv")]) == 0
-    assert "1 files or rows left out" in capsys.readouterr().err
+    assert "1 file or row is left out: broken.png: " in capsys.readouterr().err
     (plain / "list.csv").write_text("path\n2.png\n0.png\n")
     assert execute(["predict", str(run), str(plain / "list.csv"), "--out", str(tmp_path / "q.csv")]) == 0
     one, two = (
-        {r["index"]: r["predicted_label"] for r in csv.DictReader((tmp_path / name).read_text().splitlines())}
+        {r["id"]: r["predicted_label"] for r in csv.DictReader((tmp_path / name).read_text().splitlines())}
         for name in ("p.csv", "q.csv")
     )
     assert list(two) == ["2.png", "0.png"] and len(one) == 3 and all(one[name] == two[name] for name in two)

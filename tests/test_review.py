@@ -202,7 +202,7 @@ def test_the_disk_has_the_line_before_anybody_is_told(tmp_path, monkeypatch):
 
 
 def test_the_export_is_what_train_reads(run, tmp_path, capsys):
-    from labelsieve.data.arrays import read_labels
+    from labelsieve.data.label_file import read_labels
 
     log = DecisionLog(run / "review" / "decisions.jsonl")
     for made in (
@@ -231,11 +231,11 @@ def test_names_that_say_nothing_are_left_out(tmp_path, names):
     made = Decision(39, names[39], "accept", "dog", "now", "t")
     DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: made)
     export(run, tmp_path / "r.csv")
-    assert (tmp_path / "r.csv").read_text().startswith("index,label\n0,cat\n")
+    assert (tmp_path / "r.csv").read_text().startswith("index,label,decided\n0,cat,false\n")
 
 
 def test_odd_names_come_back_as_they_were(tmp_path):
-    from labelsieve.data.arrays import read_labels
+    from labelsieve.data.label_file import read_labels
 
     classes = ["a,b", 'q"q', "line\nbreak", "sep\u2028\x0b", "=1+1", "'-quoted", " spaced "]
     names = [f"{name}/{i}" for i, name in enumerate(classes * 3)]
@@ -498,7 +498,8 @@ def test_a_server_that_is_killed_at_any_moment_has_saved_all_that_it_answered(tm
 
 
 def test_ctrl_c_says_what_is_saved_where_and_what_to_do_next(run, serve):
-    (run / "spec.json").write_text(json.dumps({"experiment": {"data": "my photos", "skip_bad": True}}))
+    command = "labelsieve train 'my photos' --labels old.csv --skip-bad --out run --seed 3"
+    (run / "spec.json").write_text(json.dumps({"experiment": {"data": "my photos"}, "command": command}))
     (run / "done").touch()
     server = serve(run)
     client = Client(server.url)
@@ -509,7 +510,7 @@ def test_ctrl_c_says_what_is_saved_where_and_what_to_do_next(run, serve):
     assert f"saved in {run / 'review' / 'decisions.jsonl'}: 2 decided, 1 of them changed; 33 suspects left" in said
     reviewed = run / "review" / "reviewed.csv"
     assert f"labelsieve review {run} --export {reviewed}" in said
-    assert f"labelsieve train 'my photos' --skip-bad --labels {reviewed}\n" in said
+    assert f"labelsieve train 'my photos' --skip-bad --seed 3 --labels {reviewed} --out {run}-reviewed\n" in said
 
 
 def test_a_port_in_use_is_said(run, serve, capsys):
@@ -866,6 +867,24 @@ def test_a_thousand_classes_are_found_by_typing(tmp_path, serve, page_of):
     page.keyboard.press("Enter")  # there is nothing to take
     page.keyboard.press("Escape")
     assert not page.is_visible("#picker") and len(lines_of(run)) == 1
+
+
+def test_classes_are_found_without_case_and_diacritics(tmp_path, serve, page_of):
+    classes = ["Sac à main", "Winter-Mäntel", "Ma\u0308ntel", "Robe d'été", "Größe", "manteln"]
+    run = audited(tmp_path / "run", 12, 12, classes)
+    page = page_of(serve(run).url)
+
+    def found(words):
+        return page.evaluate(f"matching({json.dumps(classes)}, {json.dumps(words)})")
+
+    assert found("mantel") == found("MÄNTEL ") == ["Ma\u0308ntel", "manteln", "Winter-Mäntel"]
+    assert found("ete") == ["Robe d'été"] and found("a m") == ["Sac à main"] and found("grosse") == ["Größe"]
+    assert found("mänteln") == ["manteln"] and found("mentel") == []
+    press(page, "o")
+    page.keyboard.type("d'ete")
+    page.keyboard.press("Enter")
+    until(page, "decided.size === 1")
+    assert lines_of(run)[0]["label"] == "Robe d'été"
 
 
 def test_reviewing_needs_no_torch(run):

@@ -104,7 +104,12 @@ def test_the_shelf_reads_once_and_shares_images(data, monkeypatch):
     from labelsieve.experiments import shelf as shelf_module
 
     original = shelf_module.load_data
-    monkeypatch.setattr(shelf_module, "load_data", lambda *asked: reads.append(asked) or original(*asked))
+
+    def load(*asked, **more):
+        reads.append(asked)
+        return original(*asked, **more)
+
+    monkeypatch.setattr(shelf_module, "load_data", load)
     shelf = Shelf()
     first, second = (prepare(experiment(data, seed), shelf) for seed in (0, 1))
     assert len(reads) == 1

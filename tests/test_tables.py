@@ -197,7 +197,10 @@ def test_other_ways_to_write_a_table_give_the_same(tmp_path, text):
         ('x,label\n1,a\n2,"b\n3,a\n', r"mine.csv:3: a quoted cell is not closed"),
         ('x,label\n1,a\n2,"b"b\n', r"mine.csv:3: a quoted cell"),
         ("x,label\n1,a\0\n", r"mine.csv:2 holds a NUL byte"),
-        ("x,label\n1,caf\u00e9\n".encode("latin-1"), r"not UTF-8 text .line 2, byte 0xe9.; convert it: iconv"),
+        (
+            "x,label\n1,caf\u00e9\n".encode("latin-1"),
+            r"not UTF-8 text .line 2, byte 0xe9.; save it as UTF-8 .*, or convert it: iconv",
+        ),
         (PLAIN.encode("utf-16"), "is UTF-16 text; convert it: iconv"),
         (PLAIN.encode("utf-16-le"), "holds a NUL byte"),
         (b"x,label\n1,\xc3", "not UTF-8 text"),

@@ -63,11 +63,17 @@ def fiftyone(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> byte
 
 
 def corrected(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> bytes:
-    """A label file for `labelsieve train --labels`: every issue has the suggested label."""
+    """A label file for `labelsieve train --labels`: every issue has the suggested label; what was decided stays so."""
+    known = findings.decided
     named = any(name != str(index) for index, name in enumerate(findings.ids))
-    columns = ("index", "name", "label") if named else ("index", "label")
+    columns = ["index", *(["name"] if named else []), "label", *(["decided"] if known is not None else [])]
     lines = [
-        {"index": index, "name": findings.ids[index], "label": findings.classes[label]}
+        {
+            "index": index,
+            "name": findings.ids[index],
+            "label": findings.classes[label],
+            "decided": known is not None and bool(known[index]),
+        }
         for index, label in enumerate(findings.corrected.tolist())
     ]
     return csv_bytes(columns, lines)

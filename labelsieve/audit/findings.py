@@ -17,6 +17,7 @@ from labelsieve.audit.unmixed import unmixed
 from labelsieve.audit.verdict import basis, reasons, verdict
 
 Array = np.ndarray[Any, Any]
+DECIDED = "You decided on this label."
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Findings:
     noise: Noise
     plain: bool = False  # the network learnt from all labels alike, and so by heart
     held_out: int = 0  # samples that the share of the whole rests on; 0: on all
+    decided: Array | None = None  # (n) bool: a person decided on the label
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -73,12 +75,16 @@ def findings_of(
     `training`: the mean margin (n) of each sample while training and how often it was seen. `remarks` (n): what else is
     to be said of a sample, or nothing. `plain`: the network learnt from all labels alike. `rate`: the share of wrong
     labels, if it is better known from samples that were `held_out`; the shares of the classes are made to fit.
-    `unlearnt`: the guesses are anybody's classifier's, which did not learn from the labels that it judges.
+    `unlearnt`: the guesses are anybody's classifier's, which did not learn from the labels that it judges. Labels
+    that a person decided on are right.
     """
     truer, label_given = unmixed(guesses) if unlearnt else (guesses, settled(guesses))
     good = quality(truer, label_given)
     if training is not None:
         good = sharpened(good, *training)
+    decided = guesses.decided
+    if decided is not None:
+        good = np.where(decided, 1.0, good)
     issues = good < THRESHOLD
     other = suggestions(truer, label_given)
     noise = noise_unmixed(guesses, (truer, label_given)) if unlearnt else noise_of(guesses)
@@ -90,6 +96,8 @@ def findings_of(
     why = reasons(
         guesses.labels, other, guesses.confidence, held, issues, noise.matrix, classes, remarks or [""] * count
     )
+    if decided is not None:
+        why = [DECIDED if known else reason for known, reason in zip(decided.tolist(), why, strict=True)]
     names = ids if ids is not None else [str(index) for index in range(count)]
     suggested = np.where(doubted, other, guesses.labels)
-    return Findings(classes, names, guesses.labels, suggested, good, issues, why, noise, plain, held_out)
+    return Findings(classes, names, guesses.labels, suggested, good, issues, why, noise, plain, held_out, decided)

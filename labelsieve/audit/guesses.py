@@ -2,7 +2,7 @@
 
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ class Guesses:
     likeliest: Array  # (n, M) classes, the likeliest first
     likelihood: Array  # (n, M)
     num_classes: int
+    decided: Array | None = None  # (n) bool: a person decided on the label, which is right by definition
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -35,7 +36,13 @@ class Guesses:
             self.likeliest[index],
             self.likelihood[index],
             self.num_classes,
+            None if self.decided is None else self.decided[index],
         )
+
+    @property
+    def undecided(self) -> "Guesses":
+        """The samples whose label may be wrong."""
+        return self if self.decided is None else self.at(~self.decided)
 
 
 def guesses_of(labels: Array, pred_probs: Array) -> Guesses:
@@ -63,13 +70,32 @@ def joined(parts: Sequence[Guesses]) -> Guesses:
         np.concatenate([part.likeliest for part in parts]),
         np.concatenate([part.likelihood for part in parts]),
         parts[0].num_classes,
+        None
+        if parts[0].decided is None
+        else np.concatenate([part.decided for part in parts if part.decided is not None]),
     )
 
 
 def guesses_from_run(samples: Mapping[str, Array], num_classes: int) -> Guesses:
-    """The guesses that a run saved (samples.safetensors)."""
+    """The guesses that a run saved (samples.safetensors); sure of the labels that a person decided on."""
     kept = samples["likeliest"], samples["likelihood"]
-    return Guesses(samples["label"].astype(np.int64), samples["confidence"], *kept, num_classes)
+    guesses = Guesses(samples["label"].astype(np.int64), samples["confidence"], *kept, num_classes)
+    return sure_of(guesses, samples["decided"].astype(bool)) if "decided" in samples else guesses
+
+
+def sure_of(guesses: Guesses, decided: Array) -> Guesses:
+    """The same guesses, but the labels of decided samples (n) are certain."""
+    most = guesses.likeliest.shape[1]
+    rest = np.arange(most - 1)
+    others = rest + (rest >= guesses.labels[:, None])  # (n, M - 1) classes that are not the label
+    sure = np.eye(1, most, dtype=guesses.likelihood.dtype)
+    return replace(
+        guesses,
+        confidence=np.where(decided, np.float32(1), guesses.confidence),
+        likeliest=np.where(decided[:, None], np.column_stack([guesses.labels, others]), guesses.likeliest),
+        likelihood=np.where(decided[:, None], sure, guesses.likelihood),
+        decided=decided,
+    )
 
 
 def checked_labels(labels: Array, pred_probs: Array) -> Array:

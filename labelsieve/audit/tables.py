@@ -89,6 +89,7 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
     return {
         "samples": len(findings),
         "issues": int(findings.issues.sum()),
+        "decided": 0 if findings.decided is None else int(findings.decided.sum()),
         "classes": list(findings.classes),
         "noise_rate": as_dict(findings.noise.rate),
         "per_class": [
@@ -108,10 +109,14 @@ def as_dict(interval: Interval) -> dict[str, float]:
 
 
 def shown(findings: Findings) -> list[int]:
-    """The samples of the gallery: all issues up to 2,000; if there are no more, the next 200 after them."""
+    """The samples of the gallery: all issues up to 2,000; if there are no more, the next 200 after them.
+
+    What a person decided on is not shown again.
+    """
     issues = int(findings.issues.sum())
     count = SHOWN if issues > SHOWN else issues + BEYOND
-    return [int(index) for index in findings.order[:count]]
+    order = findings.order if findings.decided is None else findings.order[~findings.decided[findings.order]]
+    return [int(index) for index in order[:count]]
 
 
 def json_bytes(value: Any, indent: int | None = 1) -> bytes:

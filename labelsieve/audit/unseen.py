@@ -64,6 +64,12 @@ def label_likelihood(labels: Array, probs: Array) -> float:
     return float(max(each))
 
 
+def in_share(seen: Unseen, share: float) -> Unseen:
+    """The same of more samples, of which these are a share and the labels of the others are right."""
+    rate = Interval(*(share * value for value in seen.rate))
+    return seen._replace(rate=rate, chance=share * seen.chance)
+
+
 def fitted(probs: Array, labels: Array) -> tuple[Shares, float]:
     """The likeliest shares, and how likely they make the labels, less what each share must add."""
     classes = probs.shape[1]

@@ -82,8 +82,10 @@ class Select(Weigh):
     exchange: each network learns from what the other chose (Co-teaching). disagree_from: from this epoch on, only
     samples on which the networks disagree are candidates (Co-teaching+); where there is none, nothing is learnt, or the
     whole batch with or_everything. joint: one choice from the mean score (JoCoR). floor: of each label at least this
-    part of the kept share, so that no class starves.
+    part of the kept share, so that no class starves. Samples that it is told to trust come before all others.
     """
+
+    trusted: Tensor | None  # (n) bool
 
     def __init__(
         self,
@@ -111,7 +113,13 @@ class Select(Weigh):
         self.least = nn.Buffer(torch.tensor(floor.as_integer_ratio()), persistent=False)
         self.share = nn.Buffer(torch.ones(2, dtype=torch.int64))  # numerator, denominator
         self.agreed_too = nn.Buffer(torch.tensor(True))  # samples on which the networks agree are candidates
+        self.register_buffer("trusted", None, persistent=False)
         self.start_epoch(0)
+
+    def trust(self, samples: Tensor) -> None:
+        """Keep these samples first, (n) bool over the training set: their labels are known to be right."""
+        self.trusted = samples
+        self.needs_index = True
 
     def start_epoch(self, epoch: int) -> None:
         self.kept_share = Fraction(1) if epoch < self.warmup else self.keep(epoch)
@@ -126,6 +134,8 @@ class Select(Weigh):
         scores = self.criterion(probs, labels)
         if self.joint:
             scores = scores.mean(0).expand_as(scores)
+        if self.trusted is not None:
+            scores = scores.masked_fill(self.trusted[index], torch.finfo(scores.dtype).max)
         if self.disagree_from is None:
             rank = ranks(scores)
             if self.floor:

@@ -1,4 +1,4 @@
-"""A person's own arrays: .npz with images or features and labels, .npy with images, label files."""
+"""A person's own arrays: .npz with images or features and labels, .npy with images."""
 
 import ast
 import csv
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelsieve.cells import guarded, unguarded
 from labelsieve.data.features import Features, Rows, feature_tensor
 from labelsieve.data.names import missing, numbered
 from labelsieve.data.pictures import Bad
@@ -353,87 +352,3 @@ def _number_names(rows: dict[str, Array], given: dict[str, Array], source: str) 
     if count == 1 and all(int(row.min()) == 0 for row in known if len(row)):
         raise InputError(f"{source} has only the class 0; at least two classes are needed")
     return tuple(str(number) for number in range(count))
-
-
-def read_labels(path: Path, classes: Sequence[str], count: int, names: Sequence[str] | None = None) -> Tensor:
-    """Labels that are laid over a set: .npy of whole numbers, or .csv whose column `label` has names or numbers."""
-    labels = load_npy(path) if path.suffix == ".npy" else _csv_labels(path, classes, names)
-    if len(labels) != count:
-        raise InputError(f"{path} has {len(labels):,} labels but the data has {count:,} samples; give one per sample")
-    return label_tensor(labels, len(classes), str(path))
-
-
-def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
-    """A label file that read_labels reads back: .npy as numbers, anything else as .csv with names."""
-    try:
-        if path.suffix == ".npy":
-            np.save(path, labels.numpy())
-            return
-        with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            writer = csv.writer(file)
-            writer.writerow(["index", "label"] if names is None else ["index", "name", "label"])
-            for index, label in enumerate(labels.tolist()):
-                writer.writerow([index, *([] if names is None else [guarded(names[index])]), guarded(classes[label])])
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _csv_labels(path: Path, classes: Sequence[str], names: Sequence[str] | None) -> Array:
-    number = {name: k for k, name in reversed(list(enumerate(classes)))}
-    with (
-        _reading(path, "a .csv file with a column 'label' is needed"),
-        path.open(newline="", encoding="utf-8-sig") as file,
-    ):
-        rows = csv.DictReader(file)
-        if "label" not in (rows.fieldnames or ()):
-            raise InputError(f"{path} has no column 'label' (it has: {', '.join(rows.fieldnames or ['nothing'])})")
-        found = [(row.get("index"), row["label"], rows.line_num, row.get("name")) for row in rows]
-    if any(label not in number for _, label, *_ in found):  # written so that no spreadsheet runs them
-        found = [(index, label and unguarded(label), line, name) for index, label, line, name in found]
-    if any(name.isdigit() for name in classes):
-        _refuse_strangers(found, number, path)
-    numbers = np.array([_class_number(label, number, path, line) for _, label, line, _ in found], dtype=np.int64)
-    if names is not None and all(name is not None for *_, name in found):
-        return numbers[_by_name([str(name) for *_, name in found], names, path)]
-    return numbers[_order([index for index, *_ in found], path)]
-
-
-def _by_name(listed: Sequence[str], names: Sequence[str], path: Path) -> Array:
-    """The line of each sample, by its name."""
-    place = {unguarded(name): line for line, name in enumerate(listed)} | {n: line for line, n in enumerate(listed)}
-    missing = [name for name in names if name not in place]
-    if missing:
-        raise InputError(
-            f"{path} has no label for {missing[0]} ({len(missing):,} such samples); was it made for other data?"
-        )
-    return np.array([place[name] for name in names], dtype=np.int64)
-
-
-def _refuse_strangers(found: Sequence[tuple[Any, ...]], number: dict[str, int], path: Path) -> None:
-    """Where classes are named by numbers, a number is a name."""
-    for _, label, line, _ in found:
-        if label not in number:
-            raise InputError(f"{path}:{line}: {label!r} is no class; there are: {', '.join(list(number)[::-1][:12])}")
-
-
-def _order(index: Sequence[str | None], path: Path) -> Array:
-    """The line of each sample, by the column `index` where there is one."""
-    if all(place is None for place in index):
-        return np.arange(len(index))
-    try:
-        places = np.array([int(place or "") for place in index], dtype=np.int64)
-    except ValueError as error:
-        raise InputError(f"{path}: the column 'index' must hold whole numbers; leave it out or mend it") from error
-    if not np.array_equal(np.sort(places), np.arange(len(places))):
-        raise InputError(f"{path}: the column 'index' must name 0 to {len(places) - 1}, each once; mend or remove it")
-    return np.argsort(places)
-
-
-def _class_number(label: str | None, number: dict[str, int], path: Path, line: int) -> int:
-    if label in number:
-        return number[label]
-    if label is not None and label.strip().lstrip("-").isdigit():
-        return int(label)
-    raise InputError(
-        f"{path}:{line}: {label!r} is no class; there are: {', '.join(sorted(number, key=number.__getitem__)[:12])}"
-    )

@@ -1,5 +1,6 @@
 """What a table becomes: rows of numbers, or encoded images, with labels, in splits."""
 
+import shlex
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -110,11 +111,14 @@ def _label_column(columns: Sequence[str], source: str) -> str:
     if len(found) > 1:
         raise InputError(
             f"{source}: both {shown(found[0])} and {shown(found[1])} could be the labels; name the column, "
-            f"label={shown(found[0])}, and leave the other out"
+            f"--label-column {shlex.quote(found[0])}, and leave the other out"
         )
     found = found or [name for name in columns if name.strip().lower() == "y"]
     if not found:
-        raise InputError(f"{source} has no column 'label' (it has: {_listed(columns)}); name the one with the labels")
+        raise InputError(
+            f"{source} has no column 'label' (it has: {_listed(columns)}); name the one with the labels, "
+            f"such as --label-column {shlex.quote(columns[-1])}"
+        )
     return found[0]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelsieve.cells import printable
 from labelsieve.data.decode import BadImage, Frame, Header, decode, header
 from labelsieve.errors import InputError
 
@@ -21,6 +22,12 @@ class Bad(NamedTuple):
 
     name: str
     reason: str
+
+
+def left_out(bad: Sequence[Bad]) -> str:
+    """How much cannot be used, and the first of it, in a line."""
+    what = "1 file or row is left out:" if len(bad) == 1 else f"{len(bad):,} files or rows are left out, the first is"
+    return printable(f"{what} {bad[0].name}: {bad[0].reason}")
 
 
 class Reader(Protocol):

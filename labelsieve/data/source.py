@@ -1,5 +1,7 @@
 """source: whatever a person names as data is found, read and brought into one shape."""
 
+import difflib
+import unicodedata
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,10 +24,11 @@ from labelsieve.data.split import stratified
 from labelsieve.data.stream import Streamed, usual_workers
 from labelsieve.errors import InputError
 
-TINY = "Tiny-ImageNet"
+TINY, FOLDER = "Tiny-ImageNet", "a folder of images"
 DATASETS: dict[str, Callable[[], tuple[Labelled, Labelled]]] = {"fashion": load_fashion}
 KINDS = "a folder of images, a .csv, .tsv, .parquet or .npz file, CIFAR as published"
 LARGEST_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
+CLOSE = 0.7  # of 1, how alike a misspelt name must be to one that is there
 Trainable = Labelled | Streamed
 Undecoded = Labelled | Pictures | Features
 Tell = Callable[[int, int], None]
@@ -252,9 +255,33 @@ def find(source: str, reading: Reading) -> Found:
         return find_file(path, reading)
     if path.exists():
         raise InputError(f"{path} is neither a file nor a folder; give {KINDS}")
+    meant = alike(path)
     if path.suffix or len(path.parts) > 1:
-        raise InputError(f"cannot read {path}: there is no such file or folder; give {KINDS}")
-    raise InputError(f"no data {source!r}: give {KINDS}, or one of: {', '.join([*DATASETS, *PUBLISHED])}")
+        instead = f"did you mean {meant}?" if meant else f"give {KINDS}"
+        raise InputError(f"cannot read {path}: there is no such file or folder; {instead}")
+    instead = f"did you mean {meant}? Else " if meant else ""
+    raise InputError(f"no data {source!r}: {instead}give {KINDS}, or one of: {', '.join([*DATASETS, *PUBLISHED])}")
+
+
+def alike(path: Path) -> Path | None:
+    """A file or folder that is there and whose path is written nearly like this one's."""
+    if path.exists() or path == path.parent:
+        return path if path.exists() else None
+    folder = alike(path.parent)
+    if folder is None or not folder.is_dir():
+        return None
+    try:
+        names = {plain(each.name): each.name for each in sorted(folder.iterdir()) if not each.name.startswith(".")}
+    except OSError:
+        return None
+    close = difflib.get_close_matches(plain(path.name), names, n=1, cutoff=CLOSE)
+    return folder / names[close[0]] if close else None
+
+
+def plain(name: str) -> str:
+    """A name without case and diacritics."""
+    parts = unicodedata.normalize("NFD", name).casefold()
+    return "".join(character for character in parts if not unicodedata.combining(character))
 
 
 def find_file(path: Path, reading: Reading) -> Found:
@@ -302,4 +329,4 @@ def find_folder(path: Path, reading: Reading) -> Found:
         return Found("a saved dataset", *read_saved_dataset(path, **columns))
     if any(path.glob("*.parquet")):
         return Found("Parquet shards", *read_parquet(path, **columns))
-    return Found("a folder of images", *read_folder(path))
+    return Found(FOLDER, *read_folder(path))

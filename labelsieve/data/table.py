@@ -19,6 +19,7 @@ from labelsieve.errors import InputError
 
 LONGEST = 16 * 2**20  # characters of a line or a cell
 SEPARATORS = ",;\t|"
+DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+([eE][-+]?[0-9]+)?")
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -28,8 +29,7 @@ def read_table(path: Path, *, label: str | None = None, image: str | None = None
     The columns are found by the usual names unless they are given. With a column of image paths (relative to the
     file's folder) the sets are Pictures; without one all other columns are numbers and the sets are Features.
     """
-    with _reading(path), path.open(newline="", encoding="utf-8-sig") as file:
-        _refuse_utf16(path)
+    with reading_text(path), path.open(newline="", encoding="utf-8-sig") as file:
         records = _records(path, file)
         columns = [name.strip() for name in next(records, (1, []))[1]]
         if not columns:
@@ -43,8 +43,7 @@ def read_table(path: Path, *, label: str | None = None, image: str | None = None
 
 def read_records(path: Path) -> list[tuple[int, list[str]]]:
     """All records of a CSV or TSV file, a header among them if there is one, each with the line that it starts on."""
-    with _reading(path), path.open(newline="", encoding="utf-8-sig") as file:
-        _refuse_utf16(path)
+    with reading_text(path), path.open(newline="", encoding="utf-8-sig") as file:
         return list(_records(path, file))
 
 
@@ -61,16 +60,21 @@ class Cells(NamedTuple):
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading_text(path: Path) -> Iterator[None]:
+    """What can be wrong with a file that should be a text of rows becomes one line."""
     before = csv.field_size_limit(LONGEST)
     try:
+        _refuse_utf16(path)
         yield
     except UnicodeDecodeError:
         raise InputError(
-            f"{path} is not UTF-8 text ({_undecodable(path)}); convert it: iconv -f LATIN1 -t UTF-8 old.csv > new.csv"
+            f"{path} is not UTF-8 text ({_undecodable(path)}); save it as UTF-8 (spreadsheets call it CSV UTF-8), or "
+            "convert it: iconv -f CP1252 -t UTF-8 old.csv > new.csv"
         ) from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; give a CSV or TSV file") from error
+    except csv.Error as error:
+        raise InputError(f"cannot read {path}: {error}; give a CSV or TSV file") from error
     finally:
         csv.field_size_limit(before)
 
@@ -83,8 +87,8 @@ def _records(path: Path, file: IO[str]) -> Iterator[tuple[int, list[str]]]:
         opening.append(line)
         if line.strip():
             break
-    cut = separator(opening[-1] if opening else "")
-    reader = csv.reader(itertools.chain(opening, lines), delimiter=cut, strict=True)
+    separator = separator_of(opening[-1] if opening else "")
+    reader = csv.reader(itertools.chain(opening, lines), delimiter=separator, strict=True)
     start = 1
     try:
         for record in reader:
@@ -108,7 +112,7 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def separator(header: str) -> str:
+def separator_of(header: str) -> str:
     """The one of , ; tab | that cuts the header into most names."""
     try:
         return max(SEPARATORS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
@@ -164,10 +168,17 @@ def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: Cells
     except ValueError:
         cells.values.extend([0.0] * len(numbers))
         cells.faults[len(cells.lines)] = next(
-            f"column {shown(name)} holds {shown(record[column])}, which is no number; correct it, or drop the column"
+            f"column {shown(name)} holds {shown(record[column])}, which {no_number(record[column])}"
             for column, name in numbers
             if not _is_number(record[column])
         )
+
+
+def no_number(cell: str) -> str:
+    """Why a cell is no number, and what to do."""
+    if DECIMAL_COMMA.fullmatch(cell.strip()):
+        return f"has a decimal comma; write {cell.strip().replace(',', '.')}: save the table with decimal points"
+    return "is no number; correct it, or drop the column"
 
 
 def _is_number(cell: str) -> bool:

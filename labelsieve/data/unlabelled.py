@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 
 from labelsieve.data.image_folder import images_below, listed
+from labelsieve.data.names import shown
 from labelsieve.data.pictures import Bad, Files, Pictures
 from labelsieve.data.resident import Labelled
+from labelsieve.data.table import no_number, reading_text, separator_of
 from labelsieve.errors import InputError
 
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "filepath", "image_path")
@@ -20,20 +22,18 @@ def read_images(root: Path, classes: tuple[str, ...]) -> tuple[Pictures, list[Ba
     paths = [path.lstrip("/") for path in found.paths]
     if not paths:
         raise InputError(f"{root} holds no images")
-    return listed(root, paths, [0] * len(paths), classes), list(found.bad)
+    bad = [Bad(entry.name.lstrip("/"), entry.reason) for entry in found.bad]
+    return listed(root, paths, [0] * len(paths), classes), bad
 
 
 def read_rows(
     path: Path, classes: tuple[str, ...], image: str | None, columns: Sequence[str] | None
 ) -> Pictures | Labelled:
     """The rows of a .csv or .tsv file: images by their paths, or the columns that a model was trained on."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            file.seek(0)
-            rows = list(csv.DictReader(file, delimiter=max(",;\t|", key=first.count)))
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+    with reading_text(path), path.open(newline="", encoding="utf-8-sig") as file:
+        first = file.readline()
+        file.seek(0)
+        rows = list(csv.DictReader(file, delimiter=separator_of(first)))
     if not rows:
         raise InputError(f"{path} has no rows")
     names = [f"{path.name}:{number}" for number in range(2, len(rows) + 2)]
@@ -50,8 +50,17 @@ def read_rows(
     missing = [column for column in columns if column not in rows[0]]
     if missing:
         raise InputError(f"{path} has no column {missing[0]!r}, which the model was trained on")
-    try:
-        values = torch.tensor([[float(row[column] or "") for column in columns] for row in rows])
-    except ValueError as error:
-        raise InputError(f"{path}: {error}; every cell of {', '.join(columns[:5])} must be a number") from error
+    values = torch.tensor(
+        [
+            [_number(row[column] or "", column, name) for column in columns]
+            for row, name in zip(rows, names, strict=True)
+        ]
+    )
     return Labelled(values, labels, classes, names=names, columns=tuple(columns))
+
+
+def _number(cell: str, column: str, row: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise InputError(f"{row}: column {shown(column)} holds {shown(cell)}, which {no_number(cell)}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
@@ -17,6 +18,7 @@ from labelsieve.audit.unseen import dense
 from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
 from labelsieve.data import Reading, Trainable, load_data
+from labelsieve.data.label_file import Laid
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among, plain_guesses
 from labelsieve.experiments.folder import read_json
@@ -70,9 +72,8 @@ def audit_run(
 ) -> None:
     """The audit of a finished run."""
     refuse_unfinished(path)
-    done = read_run(path)
-    gathered, experiment = data_of(path, done, data, labels)
-    samples = read_samples(path)
+    done, samples = read_run(path), read_samples(path)
+    gathered, experiment = data_of(path, done, samples, data, labels)
     if samples is not None and len(samples["label"]) != len(gathered.whole):
         raise InputError(f"{path}/samples.safetensors has {len(samples['label']):,} samples, the data another number")
     whole, plain = gathered.whole, believes_all(experiment)
@@ -124,7 +125,7 @@ def second_opinion(guesses: Guesses, runs: Sequence[Path], split: Array) -> Gues
         held = samples["split"] == HELD_OUT
         other = dense(guesses_from_run(samples, guesses.num_classes).at(held))
         probs[held] = np.sqrt(np.maximum(probs[held] * other, LEAST))
-    return guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True))
+    return replace(guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True)), decided=guesses.decided)
 
 
 def believes_all(experiment: Experiment) -> bool:
@@ -133,12 +134,24 @@ def believes_all(experiment: Experiment) -> bool:
     return experiment.noise_rate == 0 if selects else experiment.method in PLAIN
 
 
-def data_of(path: Path, run: Run, data: str | None, labels: str | None) -> tuple[Gathered, Experiment]:
-    """The data that the run was trained on, wherever it lies now."""
+def laid_in(samples: Mapping[str, Array]) -> Laid:
+    """What the label file of a run said, where it had one."""
+    decided = torch.from_numpy(samples["decided"]) if "decided" in samples else None
+    return Laid(torch.from_numpy(samples["label"]).long(), decided)
+
+
+def data_of(
+    path: Path, run: Run, samples: Mapping[str, Array] | None, data: str | None, labels: str | None
+) -> tuple[Gathered, Experiment]:
+    """The data that the run was trained on, wherever it lies now.
+
+    The labels of its label file are among its samples, so that the file may be gone or written anew.
+    """
     changed = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
     experiment = replace(restored(with_defaults(run.spec)), device="cpu", precision="fp32", **changed)  # type: ignore[arg-type]
+    known = None if samples is None or labels is not None or experiment.noise else laid_in(samples)
     try:
-        gathered = gather(experiment, Shelf())
+        gathered = gather(experiment, Shelf(), known)
     except InputError as error:
         raise InputError(
             f"{error} (the data of {path}: --data says where it is now, --labels its label file)"
@@ -289,6 +302,8 @@ def printed(
         )
     lines += ["", "between: the range of several estimates; the truth may lie outside"]
     lines += [printable(findings.basis)] if findings.basis else []
+    if whole["decided"]:
+        lines += [f"{whole['decided']:,} labels were decided on by a person and count as right"]
     lines += ["", "the most suspicious:"]
     for row in rows(findings, findings.order[:LISTED].tolist()):
         lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))

@@ -16,7 +16,7 @@ import numpy as np
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.guesses import Guesses, guesses_from_run, guesses_of, joined
-from labelsieve.audit.unseen import Unseen, dense, label_likelihood, unseen_noise
+from labelsieve.audit.unseen import Unseen, dense, in_share, label_likelihood, unseen_noise
 from labelsieve.errors import InputError
 from labelsieve.experiments.samples import HELD_OUT
 from labelsieve.experiments.spec import SETTINGS, Experiment
@@ -114,13 +114,11 @@ def plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experi
 
     Where classes look alike, selecting takes sides between them; what learnt plainly says how mixed they are.
     """
-    settings: dict[str, Any] = {"method": "default", "options": (), "noise_rate": 0.0, "warmup": 0}
-    epochs = max(1, asked.warmup)
-    return [
-        replace(each, epochs=epochs, drops=asked.drops, **settings)
-        for each in probes
-        if each.lr == asked.lr and len(probes) > 1
-    ]
+    if len(probes) == 1:
+        return []
+    short: dict[str, Any] = {"epochs": max(1, asked.warmup), "warmup": 0, "drops": asked.drops}
+    plainly: dict[str, Any] = {"method": "default", "options": (), "noise_rate": 0.0}
+    return [replace(probe, **short, **plainly) for probe in probes if probe.lr == asked.lr]
 
 
 def plain_guesses(run: Path) -> Guesses | None:
@@ -128,20 +126,22 @@ def plain_guesses(run: Path) -> Guesses | None:
 
     A sample that no fold held out has what the first says.
     """
-    folders = [mark.parent for mark in sorted((run / PLAIN).glob("*/done"))]
+    every = [read_samples(mark.parent) or {} for mark in sorted((run / PLAIN).glob("*/done"))]
     selecting = noise_among(held_out_guesses(judges(run)))
-    if not folders or selecting is None:
+    if not every or selecting is None:
         return None
     classes = len(read_run(run).classes)
-    every = [read_samples(folder) or {} for folder in folders]
     whole = guesses_from_run(every[0], classes)
     probs = dense(whole)
     for samples in every:
         held = samples["split"] == HELD_OUT
         probs[held] = dense(guesses_from_run(samples, classes).at(held))
-    learnt_by_none = np.any([samples["split"] == HELD_OUT for samples in every], axis=0)
-    foretold = label_likelihood(whole.labels[learnt_by_none], probs[learnt_by_none])
-    return guesses_of(whole.labels, probs) if foretold > selecting.likelihood else None
+    unknown = np.any([samples["split"] == HELD_OUT for samples in every], axis=0)
+    if whole.decided is not None:
+        unknown &= ~whole.decided
+    if label_likelihood(whole.labels[unknown], probs[unknown]) <= selecting.likelihood:
+        return None
+    return replace(guesses_of(whole.labels, probs), decided=whole.decided)
 
 
 def held_out_noise(run: Path) -> Unseen:
@@ -162,8 +162,11 @@ def seen_by(runs: Sequence[Path]) -> Unseen:
 
 
 def noise_among(held: Guesses | None) -> Unseen | None:
-    """The same of guesses for held-out samples; None if these are too few."""
-    return None if held is None or len(held) < FEWEST else unseen_noise(held.labels, dense(held))
+    """The same of guesses for held-out samples; None if these are too few. Labels that were decided on are right."""
+    if held is None or len(held) < FEWEST:
+        return None
+    judged = held.undecided if len(held.undecided) >= FEWEST else held
+    return in_share(unseen_noise(judged.labels, dense(judged)), len(judged) / len(held))
 
 
 def judges(run: Path) -> list[Path]:

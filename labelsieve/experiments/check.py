@@ -12,19 +12,20 @@ from labelsieve.data.decode import BadImage, Frame, decode, header
 from labelsieve.data.features import Features
 from labelsieve.data.pictures import Bad, Pictures
 from labelsieve.data.resident import Labelled
-from labelsieve.data.source import Reading, Undecoded, find, frame_for
+from labelsieve.data.source import FOLDER, Reading, Undecoded, find, frame_for
 from labelsieve.errors import InputError
 from labelsieve.progress import live_bar
 
 SHOWN = 20  # classes, sizes and duplicates listed by name
-IMBALANCED = 10  # times as many samples in the largest class as in the smallest
+FEW_SIZES = 5  # that are listed one by one
+IMBALANCED = 3  # times as many samples in the largest class as in the smallest
 
 
 class Seen(NamedTuple):
     """One sample: what it contains, as a digest, and how large it is."""
 
     digest: bytes
-    size: str
+    size: tuple[int, ...]  # height and width, or columns
 
 
 def check(data: str, size: int | None, label: str | None, image: str | None) -> None:
@@ -39,14 +40,14 @@ def check(data: str, size: int | None, label: str | None, image: str | None) -> 
         seen[name], unusable = looked_at(split, frame, name)
         bad += unusable
         print("\n".join(described(name, split, seen[name], frame)))
+        if found.kind == FOLDER:
+            print("".join(f"{line}\n" for line in too_high(split)), end="")
     print("\n".join(repeated(seen, found.splits())))
     for entry in bad:
         print(f"bad: {shown(entry.name)}: {entry.reason}")
     if bad:
-        raise InputError(
-            f"{len(bad):,} files or rows of {data} cannot be used, see above; "
-            "mend or remove them, or train with --skip-bad"
-        )
+        what = "1 file or row" if len(bad) == 1 else f"{len(bad):,} files or rows"
+        raise InputError(f"{what} of {data} cannot be used, see above; mend or remove, or train with --skip-bad")
     print("everything can be used")
 
 
@@ -77,10 +78,9 @@ def sample(split: Undecoded, index: int, frame: Frame | None) -> Seen:
         content = split.bytes_of(index)
         decode(content, frame)
         about = header(content)
-        return Seen(hashlib.sha256(content).digest(), f"{about.height} x {about.width}")
+        return Seen(hashlib.sha256(content).digest(), (about.height, about.width))
     values = split.images[index] if isinstance(split, Labelled) else split.values[index]
-    size = " x ".join(map(str, values.shape[1:])) or f"{len(values)} columns"
-    return Seen(hashlib.sha256(values.numpy().tobytes()).digest(), size)
+    return Seen(hashlib.sha256(values.numpy().tobytes()).digest(), tuple(values.shape[1:]) or (len(values),))
 
 
 def described(name: str, split: Undecoded, seen: dict[int, Seen], frame: Frame | None) -> list[str]:
@@ -92,16 +92,41 @@ def described(name: str, split: Undecoded, seen: dict[int, Seen], frame: Frame |
     if empty:
         lines.append(f"  no sample of {listed(empty)}")
     if counts and max(counts.values()) > IMBALANCED * min(counts.values()):
-        most, least = max(counts.values()), min(counts.values())
-        lines.append(f"  imbalanced: {most:,} samples in the largest class, {least:,} in the smallest")
-    sizes = Counter(one.size for one in seen.values())
-    lines.append(f"  sizes: {listed([f'{size} ({count:,})' for size, count in sizes.most_common()])}")
+        (most, many), *_, (least, few) = counts.most_common()
+        both = f"{shown(split.classes[most])} has {many:,} samples, {shown(split.classes[least])} {few:,}"
+        lines.append(f"  imbalanced: {both}, {many / few:.1f} times as many")
+    lines.append(f"  sizes: {summarised(Counter(one.size for one in seen.values()))}")
     if frame is not None and isinstance(split, Pictures):
         kind = "gray" if frame.channels == 1 else "RGB"
         lines.append(f"  read as {frame.height} x {frame.width}, {kind}")
     if isinstance(split, Features):
         lines.append(f"  columns: {listed([shown(column) for column in split.columns])}")
     return lines
+
+
+def summarised(sizes: Counter[tuple[int, ...]]) -> str:
+    """A few sizes one by one, of many how far they reach."""
+    if len(sizes) <= FEW_SIZES:
+        return ", ".join(f"{sized(size)} ({count:,})" for size, count in sizes.most_common())
+    heights, widths = ([size[place] for size in sizes] for place in (0, -1))
+    reach = f"heights {min(heights)} to {max(heights)}, widths {min(widths)} to {max(widths)}"
+    (common, count), *_ = sizes.most_common(1)
+    return f"{len(sizes):,} different ones, {reach}, most often {sized(common)} ({count:,})"
+
+
+def sized(size: tuple[int, ...]) -> str:
+    return " x ".join(map(str, size)) if len(size) > 1 else f"{size[0]} columns"
+
+
+def too_high(split: Undecoded) -> list[str]:
+    """A question, where a class folder holds no image itself: the classes may be the folders below."""
+    if not isinstance(split, Pictures):
+        return []
+    direct = {name.split("/")[-2] for name in split.names if "/" in name}
+    empty = [shown(name) for k, name in enumerate(split.classes) if name not in direct and (split.labels == k).any()]
+    if not empty:
+        return []
+    return [f"  only folders in {listed(empty)}: if these are the classes, name the folder that they lie in"]
 
 
 def repeated(seen: dict[str, dict[int, Seen]], splits: dict[str, Undecoded]) -> list[str]:
@@ -111,7 +136,8 @@ def repeated(seen: dict[str, dict[int, Seen]], splits: dict[str, Undecoded]) -> 
     for first, second in [*pairwise(seen), *([("train", "valid")] if len(seen) == 3 else [])]:
         both = digests[first] & digests[second]
         if both:
-            lines.append(f"{len(both):,} samples are in {first} and in {second}: errors on {second} will look too good")
+            what = "1 sample is" if len(both) == 1 else f"{len(both):,} samples are"
+            lines.append(f"{what} in {first} and in {second}: errors on {second} will look too good")
     for name, samples in seen.items():
         groups: dict[bytes, list[int]] = {}
         for index, one in samples.items():
@@ -119,8 +145,9 @@ def repeated(seen: dict[str, dict[int, Seen]], splits: dict[str, Undecoded]) -> 
         twice = [group for group in groups.values() if len(group) > 1]
         torn = [group for group in twice if len(set(splits[name].labels[group].tolist())) > 1]
         if twice:
-            lines.append(f"{len(twice):,} samples of {name} are there more than once")
-            lines[-1] += f", {len(torn):,} of them under different labels"
+            what = f"1 sample of {name} is" if len(twice) == 1 else f"{len(twice):,} samples of {name} are"
+            lines.append(f"{what} there more than once")
+            lines[-1] += f", {len(torn):,} under different labels"
             lines += [f"  {', '.join(call(splits[name], index) for index in group[:3])}" for group in torn[:SHOWN]]
     return lines or ["no sample is there twice"]
 

@@ -13,7 +13,8 @@ import numpy as np
 from labelsieve.data import DATASETS, Labelled, Reading, Trainable, load_data
 from labelsieve.data.arrays import load_npy, load_npz, npz_keys
 from labelsieve.data.decode import Frame
-from labelsieve.data.pictures import Bad
+from labelsieve.data.image_folder import SUFFIXES, listed
+from labelsieve.data.pictures import Bad, left_out
 from labelsieve.data.source import in_memory
 from labelsieve.data.unlabelled import read_images, read_rows
 from labelsieve.errors import InputError
@@ -34,7 +35,7 @@ def classify(run_path: Path, data: str, out: Path | None, device: str, model: st
                 if out
                 else sys.stdout
             )
-            csv.writer(file, lineterminator="\n").writerows([("index", "predicted_label", "confidence"), *rows])
+            csv.writer(file, lineterminator="\n").writerows([("id", "predicted_label", "confidence"), *rows])
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}") from error
     if out:
@@ -48,11 +49,12 @@ def predictions(
 ) -> tuple[Any, list[str] | None, Sequence[Any]]:
     """Probabilities (n, K), the class names of the labels where the data has some, and what to call each sample."""
     path = Path(data)
+    if path.suffix.lower() in SUFFIXES and path.is_file():
+        return alone(path, predictor)
     if path.suffix == ".npy" or (path.suffix == ".npz" and "labels" not in npz_keys(path)):
         values = load_npy(path) if path.suffix == ".npy" else unlabelled(path)
         return predictor.predict_proba(values, data), None, range(len(values))
-    frame = Frame(*predictor.shape[1:], predictor.shape[0]) if len(predictor.shape) == 3 else None
-    reading = Reading(frame=frame, normalise=predictor.normalise, skip_bad=True, **columns)
+    reading = Reading(frame=frame_of(predictor), normalise=predictor.normalise, skip_bad=True, **columns)
     try:
         sets = load_data(data, reading, left_out=say_left_out)
     except InputError:
@@ -65,6 +67,22 @@ def predictions(
     given = [each.classes[k] for each in known for k in each.labels.tolist()]
     names = [name for each in known for name in each.names or ()]
     return probs, given, names or range(len(given))
+
+
+def alone(path: Path, predictor: Predictor) -> tuple[Any, None, list[str]]:
+    """The same of a single picture."""
+    if len(predictor.shape) != 3:
+        raise InputError(f"{path} is a picture, but the model was trained on rows of {predictor.shape[0]} numbers")
+    picture = listed(path.parent, [path.name], [0], predictor.classes)
+    whole, bad = in_memory(picture, frame_of(predictor))
+    if bad:
+        raise InputError(f"cannot read {path}: {bad[0].reason}")
+    return predictor.predict_set(replace(whole, normalise=predictor.normalise)), None, [path.name]
+
+
+def frame_of(predictor: Predictor) -> Frame | None:
+    """What pictures are brought to for it; None for a model of rows."""
+    return Frame(*predictor.shape[1:], predictor.shape[0]) if len(predictor.shape) == 3 else None
 
 
 def without_labels(path: Path, reading: Reading, predictor: Predictor) -> Trainable | None:
@@ -87,7 +105,7 @@ def without_labels(path: Path, reading: Reading, predictor: Predictor) -> Traina
 
 def say_left_out(bad: Sequence[Bad]) -> None:
     if bad:
-        print(f"{len(bad):,} files or rows left out, the first is {bad[0].name}: {bad[0].reason}", file=sys.stderr)
+        print(left_out(bad), file=sys.stderr)
 
 
 def unlabelled(path: Path) -> Any:

@@ -1,7 +1,7 @@
 """prepare: all that an experiment needs, so that whatever can be refused is refused before anything is written."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,13 @@ from torch import Tensor, nn
 
 from labelsieve import noise
 from labelsieve.core.method import Method
+from labelsieve.core.weigh import Select
 from labelsieve.data import DATASETS, Reading, Trainable
-from labelsieve.data.arrays import label_tensor, load_npy, read_labels
+from labelsieve.data.arrays import label_tensor, load_npy
 from labelsieve.data.cifar import is_cifar
 from labelsieve.data.cifar_n import read_cifar_n
+from labelsieve.data.label_file import Laid, read_label_file
+from labelsieve.data.pictures import Bad
 from labelsieve.data.published import PUBLISHED
 from labelsieve.data.source import with_test_set
 from labelsieve.data.split import stratified
@@ -49,6 +52,8 @@ class Prepared:
     model: str  # the network's name
     shape: tuple[int, ...]  # of a sample, as the network sees it
     places: "Places"
+    decided: Tensor | None = None  # of the data's training set, (n) bool: labels that a person decided on
+    left_out: Sequence[Bad] = ()  # files and rows that cannot be used
 
 
 class Places(NamedTuple):
@@ -68,15 +73,19 @@ class Gathered(NamedTuple):
     test: Trainable | None
     places: Places
     fingerprint: str
+    decided: Tensor | None = None  # of the whole
+    left_out: Sequence[Bad] = ()
 
 
 def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
     """Load the data, corrupt the labels, make networks and method: all that can be refused is refused here."""
     shelf = shelf or Shelf()
     device = usable_device(experiment.device)
-    _, train, valid, test, places, fingerprint = gather(experiment, shelf)
+    _, train, valid, test, places, fingerprint, decided, left_out = gather(experiment, shelf)
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
+    if decided is not None:
+        trust(method, decided[places.train])
     if experiment.forward == "second":
         refuse_second_pass(method)
     window = window_of(experiment.augment)
@@ -95,7 +104,16 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         model,
         shape,
         places,
+        decided,
+        left_out,
     )
+
+
+def trust(method: Method, decided: Tensor) -> None:
+    """Let every part that selects keep first what a person decided on, (n) bool over the training set."""
+    for part in method.parts():
+        if isinstance(part, Select):
+            part.trust(decided)
 
 
 def refuse_second_pass(method: Method) -> None:
@@ -112,11 +130,19 @@ def true_labels_known(experiment: Experiment) -> bool:
     return published or ":" in str(experiment.labels)
 
 
-def gather(experiment: Experiment, shelf: Shelf) -> Gathered:
-    """Load the data, lay other labels over it, draw a test set, corrupt the rest, hold some out."""
+def gather(experiment: Experiment, shelf: Shelf, known: Laid | None = None) -> Gathered:
+    """Load the data, lay other labels over it, draw a test set, corrupt the rest, hold some out.
+
+    `known`: what the experiment's label file says, where that need not be read and they are as many.
+    """
     sets = shelf.load(experiment.data, reading_of(experiment))
+    decided = None
     if experiment.labels is not None:
-        train = sets.train.relabelled(labels_of(experiment.labels, sets.train))
+        if known is None or len(known.labels) != len(sets.train):
+            known = labels_of(experiment.labels, sets.train)
+        train = sets.train.relabelled(known.labels)
+        if known.decided is not None and known.decided.any() and not experiment.noise:  # noise undoes what was decided
+            decided = known.decided
         if not true_labels_known(experiment):
             train = replace(train, clean=None)
         sets = sets._replace(train=train)
@@ -126,14 +152,15 @@ def gather(experiment: Experiment, shelf: Shelf) -> Gathered:
     if len(train) < len(places):
         places, drawn = stratified(sets.train.labels, experiment.test, experiment.seed)
     train = with_noise(experiment, train)
-    fingerprint = digest(train, test, valid)
+    fingerprint = digest(train, test, valid, decided=decided)
     held = None
     if experiment.valid or valid is None:
         kept, held = held_out(len(train), experiment.valid, experiment.seed, experiment.fold)
         if held is not None:
             train, valid = train.at(kept), train.at(held)
             places, held = places[kept], places[held]
-    return Gathered(sets.train, train, valid, test, Places(places, held, drawn), fingerprint)
+    left_out = shelf.left_out(experiment.data, reading_of(experiment))
+    return Gathered(sets.train, train, valid, test, Places(places, held, drawn), fingerprint, decided, left_out)
 
 
 def training_of(experiment: Experiment) -> Training:
@@ -247,15 +274,15 @@ def with_noise(experiment: Experiment, train: Trainable) -> Trainable:
     return train
 
 
-def labels_of(file: str, train: Trainable) -> Tensor:
+def labels_of(file: str, train: Trainable) -> Laid:
     """Labels to lay over a set: of a .csv or .npy file, or one kind of CIFAR-N's labels, file:kind."""
     path, _, kind = file.rpartition(":")
     if path and kind.isalnum() and not Path(file).exists():
         labels = read_cifar_n(Path(path), kind)
         if len(labels) != len(train):
             raise InputError(f"{path} has {len(labels):,} labels but the data has {len(train):,} samples")
-        return label_tensor(labels.numpy(), train.num_classes, path)
-    return read_labels(Path(file), train.classes, len(train), train.names)
+        return Laid(label_tensor(labels.numpy(), train.num_classes, path))
+    return read_label_file(Path(file), train.classes, len(train), train.names)
 
 
 def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Tensor:
@@ -297,11 +324,13 @@ def held_out(samples: int, share: float, seed: int, fold: int = 0) -> tuple[Tens
     return torch.cat([order[:first], order[end:]]).sort().values, order[first:end].sort().values
 
 
-def digest(*sets: Trainable | None) -> str:
-    """A fingerprint of images and labels."""
+def digest(*sets: Trainable | None, decided: Tensor | None = None) -> str:
+    """A fingerprint of images and labels, and of which labels a person decided on."""
     sha = hashlib.sha256()
     for data in sets:
         if data is not None:
             for part in data.contents():
                 sha.update(part)
+    if decided is not None:
+        sha.update(decided.numpy().tobytes())
     return sha.hexdigest()[:16]

@@ -13,7 +13,8 @@ TRAINED, HELD_OUT, TESTED = 0, 1, 2  # what `split` says
 def samples_of(prepared: Prepared, result: Result) -> dict[str, Tensor]:
     """Every sample of the data's training set in its order, those held out or drawn as a test set too.
 
-    The delivered networks' evidence, `split`, and the means of what was gathered while training, 0 where nothing was.
+    The delivered networks' evidence, `split`, `decided` where a person decided on labels, and the means of what was
+    gathered while training, 0 where nothing was.
     """
     networks = prepared.make_networks(0)
     networks.load_state_dict(result.chosen.networks)
@@ -28,6 +29,8 @@ def samples_of(prepared: Prepared, result: Result) -> dict[str, Tensor]:
     found = [evidence(networks, data, prepared.training) for *_, data in known]
     whole = {name: laid(where, torch.cat([part[name] for part in found])) for name in found[0]}
     whole["split"] = laid(where, torch.cat([torch.full((len(p),), s, dtype=torch.uint8) for s, p, _ in known]))
+    if prepared.decided is not None:
+        whole["decided"] = prepared.decided
     return {**whole, **laid_means(result.samples, places.train, len(where))}
 
 

@@ -1,12 +1,15 @@
 """Shelf: data that several runs of a process share, read once and put on a device once."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from labelsieve.data import Labelled, Reading, Sets, Trainable, load_data
+from labelsieve.data.pictures import Bad
 
 
 class Shelf:
@@ -14,6 +17,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self._sets: dict[tuple[str, Reading], Sets] = {}
+        self._left_out: dict[tuple[str, Reading], Sequence[Bad]] = {}
         self._images: dict[tuple[int, torch.device], Tensor] = {}
         self._lock = threading.Lock()
 
@@ -21,8 +25,13 @@ class Shelf:
         """The sets, on the CPU."""
         with self._lock:
             if (data, reading) not in self._sets:
-                self._sets[data, reading] = load_data(data, reading)
+                keep = partial(self._left_out.__setitem__, (data, reading))
+                self._sets[data, reading] = load_data(data, reading, left_out=keep)
             return self._sets[data, reading]
+
+    def left_out(self, data: str, reading: Reading) -> Sequence[Bad]:
+        """What of loaded data was left out because it is bad."""
+        return self._left_out[data, reading]
 
     def put(self, samples: Trainable, device: torch.device) -> Trainable:
         """The samples on the device; images that came straight from the shelf are shared."""

@@ -14,7 +14,7 @@ from labelsieve.data.decode import BadImage, Frame, decode, header
 from labelsieve.data.pictures import Pictures
 from labelsieve.data.source import find
 from labelsieve.data.stream import Streamed
-from labelsieve.data.table import separator
+from labelsieve.data.table import separator_of
 from labelsieve.errors import InputError
 
 # Makes what is needed to show the samples of the gallery, in a folder for thumbnails: by position, what its line gets.
@@ -70,7 +70,7 @@ def read_texts(place: str, count: int) -> list[str]:
     path, column = text_file(place), place.rpartition(":")[2]
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, delimiter=separator(file.readline()))
+            rows = csv.DictReader(file, delimiter=separator_of(file.readline()))
             file.seek(0)
             if column not in (rows.fieldnames or ()):
                 raise InputError(f"{path} has no column {column!r} (it has: {', '.join(rows.fieldnames or ())})")

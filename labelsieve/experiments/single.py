@@ -11,10 +11,11 @@ import torch
 
 from labelsieve import noise as label_noise
 from labelsieve.data import Reading, load_data
-from labelsieve.data.arrays import write_labels
+from labelsieve.data.label_file import write_labels
+from labelsieve.data.pictures import Bad, left_out
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
-from labelsieve.experiments.auto import says_one_class, second_look, several
+from labelsieve.experiments.auto import plain_probes, says_one_class, second_look, several
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
@@ -146,6 +147,7 @@ def train(experiment: Experiment, path: Path, chosen: Row | None = None, command
     """
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
+    say_skipped([] if chosen else prepared.left_out)  # else it was said before the probes
     print("\n".join(understood(experiment, prepared)), flush=True)
     plan = Plan(experiment.epochs, prepared.method.rounds, earlier=earlier)
     ran = trained(experiment, path, plan, prepared, chosen, command)
@@ -157,6 +159,11 @@ def train(experiment: Experiment, path: Path, chosen: Row | None = None, command
     if samples and (only := says_one_class(samples, done.classes)):
         print(f"beware: the model says {only} of nearly every sample: it has learnt nothing; try a lower --lr")
     print(f"use it: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
+
+
+def say_skipped(bad: Sequence[Bad]) -> None:
+    if bad:
+        print(f"skipped: {left_out(bad)}", flush=True)
 
 
 def understood(experiment: Experiment, prepared: Prepared, known: bool = True) -> list[str]:
@@ -192,18 +199,22 @@ def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = 
     """What a training would do and cost, from a few steps that are not kept. `probes`: what comes before it."""
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
+    say_skipped([] if probes else prepared.left_out)
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     rounds = prepared.method.rounds
-    every = [*probes, *second_look(experiment, probes, 0.0)]
-    total = duration((rounds * experiment.epochs + sum(probe.epochs for probe in every)) * steps * seconds)
-    again = f" and, where few labels are wrong, {several(every[len(probes) :])}" if len(every) > len(probes) else ""
+    plain = plain_probes(experiment, probes) if probes else []
+    again = second_look(experiment, probes, 0.0)
+    total = rounds * experiment.epochs + sum(probe.epochs for probe in (*probes, *plain, *again))
+    before = several(probes) if probes else ""
+    before += f", {several(plain)} that do not select" if plain else ""
+    before += f" and, where few labels are wrong, {several(again)}" if again else ""
     return "\n".join(
         [
             *understood(experiment, prepared, known=not probes),
-            f"cost:    {f'{several(probes)}{again}, then ' if probes else ''}"
+            f"cost:    {f'{before}, then ' if before else ''}"
             f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
-            f"{1000 * seconds:.1f} ms: about {total} on {device_name(experiment.device)}",
+            f"{1000 * seconds:.1f} ms: about {duration(total * steps * seconds)} on {device_name(experiment.device)}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",
         ]
     )

@@ -21,7 +21,7 @@ from labelsieve.experiments.auto import (
 from labelsieve.experiments.folder import RunFolder
 from labelsieve.experiments.prepare import gather
 from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.single import train, trained
+from labelsieve.experiments.single import say_skipped, train, trained
 from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.experiments.watch import epochs_of
 from labelsieve.models import suitable
@@ -91,7 +91,10 @@ def settled(asked: Experiment, free: Collection[str], unknown: bool) -> tuple[Ex
     """
     if not unknown and (asked.model not in ("auto", "small") or asked.data in SETTINGS):
         return asked, []
-    data = gather(replace(asked, valid=0.0), Shelf()).train
+    gathered = gather(replace(asked, valid=0.0), Shelf())
+    data = gathered.train
+    if unknown:
+        say_skipped(gathered.left_out)
     model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
     suitable_to = replace(suited(asked, model, free, len(data)), model=model)
     if not unknown:

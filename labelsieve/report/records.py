@@ -27,6 +27,7 @@ class Run:
     start: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)  # unknown without a delivered model
+    command: str = ""  # what was typed to begin it, where that is known
 
     @property
     def method(self) -> str:
@@ -64,6 +65,7 @@ def read_progress(path: Path, with_tables: bool = True) -> Run:
             start,
             spec.get("versions", {}),
             class_names(path / "model.safetensors"),
+            spec.get("command", ""),
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, SafetensorError) as error:
         raise InputError(f"cannot read the run {path}: {error}") from error

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from labelsieve.report.again import train_again
 from labelsieve.report.audited import Estimate, Findings
 from labelsieve.report.comparison import shown
 from labelsieve.report.records import Array, Run
@@ -154,17 +155,21 @@ def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str
     if run.end and findings is None:
         steps.append(("Find out which labels look wrong:", ["audit", name]))
     if findings is not None and findings.issues:
-        data = str(run.spec["data"])
-        where = "DATA" if PurePath(data).is_absolute() else data
         steps.append(("Go through the suspects and decide which label is right:", ["review", name]))
         reviewed = f"{name}/review/reviewed.csv"
         steps.append(("Write down what you decided:", ["review", name, "--export", reviewed]))
-        skip = ["--skip-bad"] if run.spec.get("skip_bad") else []
-        again = ["train", where, "--labels", reviewed, *skip, "--out", f"{name}-reviewed"]
-        steps.append(("Then train again with these labels:", again))
+        again = train_again(name, run.command, run.spec, reviewed)
+        steps.append(("Then train again with these labels:", [shareable(word, run, name) for word in again[1:]]))
     if run.end:
         steps.append(("Use the model as it is:", ["predict", name, "NEW_DATA", "--out", "predictions.csv"]))
     return [(reason, ["labelsieve", *map(shlex.quote, command)]) for reason, command in steps]
+
+
+def shareable(word: str, run: Run, name: str) -> str:
+    """A word of a command on a page that others may see: where on this machine things lie is left out."""
+    if not PurePath(word).is_absolute() or word.startswith(name):
+        return word
+    return "DATA" if word == run.spec["data"] else PurePath(word).name
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 KINDS = ("keep", "accept", "other", "unsure", "undo")
 RELABELS = ("accept", "other")
+UNDECIDED = ("unsure",)
 
 
 @dataclass(frozen=True)

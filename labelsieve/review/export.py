@@ -2,13 +2,14 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from labelsieve.cells import guarded, printable
 from labelsieve.errors import InputError
 from labelsieve.files import write_atomically
-from labelsieve.review.decisions import Decision, changed_labels, state
+from labelsieve.report.records import read_samples
+from labelsieve.review.decisions import UNDECIDED, Decision, changed_labels, state
 from labelsieve.review.log import DecisionLog
 from labelsieve.review.suspects import read_given
 
@@ -18,7 +19,10 @@ def decisions_path(run: Path) -> Path:
 
 
 def export(run: Path, out: Path) -> str:
-    """Write the labels and say what was written. Undecided and unsure samples keep the given label."""
+    """Write the labels and say what was written. Undecided and unsure samples keep the given label.
+
+    The column `decided` says what a person decided, now or before the run, so that no later audit doubts it.
+    """
     if out.suffix != ".csv":
         raise InputError(f"--export writes a .csv file, not {out.name}; name it so")
     given = read_given(run)
@@ -29,20 +33,28 @@ def export(run: Path, out: Path) -> str:
         raise InputError(f"there are no decisions in {log.path} yet; make some with labelsieve review {run}")
     refuse_other_data(decided, {index: name for index, (name, _) in given.items()}, log.path)
     changed = changed_labels(decided, {index: label for index, (_, label) in given.items()})
-    write_atomically(out, label_file({i: (name, changed.get(i, label)) for i, (name, label) in given.items()}))
+    labels = {i: (name, changed.get(i, label)) for i, (name, label) in given.items()}
+    sure = {i for i, decision in decided.items() if decision.decision not in UNDECIDED}
+    write_atomically(out, label_file(labels, sure | (decided_before(run) - decided.keys())))
     counts = f"{len(given):,} labels, {len(changed):,} of them changed; {len(decided):,} samples are decided"
     return f"{printable(str(out))}: {counts}"
 
 
-def label_file(labels: Mapping[int, tuple[str, str]]) -> bytes:
-    """index, name, label; without names where they are only the index, or do not tell the samples apart."""
+def decided_before(run: Path) -> set[int]:
+    """The samples whose label a person had decided on before the run."""
+    samples = read_samples(run) or {}
+    return set(samples["decided"].nonzero()[0].tolist()) if "decided" in samples else set()
+
+
+def label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int]) -> bytes:
+    """index, name, label, decided; without names where they are only the index, or do not tell the samples apart."""
     names = [name for name, _ in labels.values()]
     named = len(set(names)) == len(names) and any(name != str(index) for index, name in zip(labels, names, strict=True))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(["index", "name", "label"] if named else ["index", "label"])
+    writer.writerow(["index", *(["name"] if named else []), "label", "decided"])
     for index, (name, label) in labels.items():
-        writer.writerow([index, *([guarded(name)] if named else []), guarded(label)])
+        writer.writerow([index, *([guarded(name)] if named else []), guarded(label), str(index in decided).lower()])
     return text.getvalue().encode(errors="surrogateescape")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from labelsieve.cells import printable
 from labelsieve.files import audited_alone
+from labelsieve.report.again import train_again
 from labelsieve.review.desk import Desk
 from labelsieve.review.server import Server
 
@@ -19,7 +20,7 @@ def review(run: Path, port: int | None = None, browser: bool = True) -> None:
     """Serve the page until Ctrl-C, and say how many decisions there are and what to do with them."""
     desk = Desk(run)
     with Server(desk, secrets.token_urlsafe(24), port) as server:
-        print(f"{len(desk.marked):,} suspects to look at: {server.url}")
+        print(f"{desk.tally()[2]:,} suspects to look at: {server.url}")
         print("each decision is saved at once; Ctrl-C ends the page", flush=True)
         if browser and has_screen():
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
@@ -37,25 +38,24 @@ def farewell(desk: Desk) -> list[str]:
     if not decided:
         return ["no decisions were made", f"begin again: labelsieve review {run}"]
     reviewed = shlex.quote(str(desk.log.path.with_name("reviewed.csv")))
-    data = data_of(desk.run)
     return [
         f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed; {left:,} suspects left",
         f"go on:    labelsieve review {run}",
         f"use them: labelsieve review {run} --export {reviewed}",
-        *([f"          labelsieve train {data} --labels {reviewed}"] if data else []),
+        *([f"          {go_on}"] if (go_on := again(desk.run, desk.log.path.with_name("reviewed.csv"))) else []),
     ]
 
 
-def data_of(run: Path) -> str:
-    """What the run was trained on, as one would write it; of an audit without a run what it was shown, if anything."""
+def again(run: Path, reviewed: Path) -> str:
+    """The command that trains as the run was trained, with the reviewed labels; empty where no data is known."""
     if audited_alone(run):
         data = json.loads((run / "summary.json").read_bytes()).get("made", {}).get("data")
-        return shlex.quote(str(data)) if data else ""
+        return shlex.join(train_again(str(run), "", {"data": data}, str(reviewed))) if data else ""
     try:
-        spec = json.loads((run / "spec.json").read_bytes())["experiment"]
-        return shlex.quote(str(spec["data"])) + (" --skip-bad" if spec.get("skip_bad") else "")
+        spec = json.loads((run / "spec.json").read_bytes())
+        return shlex.join(train_again(str(run), spec.get("command", ""), spec["experiment"], str(reviewed)))
     except (OSError, ValueError, KeyError, TypeError):
-        return "DATA"
+        return shlex.join(train_again(str(run), "", {"data": "DATA"}, str(reviewed)))
 
 
 def has_screen() -> bool:

@@ -3,12 +3,16 @@
 
 const MOST_SHOWN = 50;
 
+// Without case and diacritics: Mäntel is found by mantel.
+const plain = (text) => text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase().replaceAll("ß", "ss").replaceAll("ø", "o");
+
 // The classes that contain the words: those that begin with them first.
 function matching(classes, words) {
-  const wanted = words.trim().toLowerCase();
+  const wanted = plain(words.trim());
   const rank = (name) => {
-    const at = name.toLowerCase().indexOf(wanted);
-    return at < 0 ? -1 : at === 0 ? 0 : /[\p{L}\p{N}]/u.test(name[at - 1]) ? 2 : 1;
+    const text = plain(name);
+    const at = text.indexOf(wanted);
+    return at < 0 ? -1 : at === 0 ? 0 : /[\p{L}\p{N}]/u.test(text[at - 1]) ? 2 : 1;
   };
   const found = classes.map((name) => [rank(name), name]).filter(([place]) => place >= 0);
   return found.sort((one, two) => one[0] - two[0]).map(([, name]) => name);

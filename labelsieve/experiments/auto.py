@@ -36,6 +36,7 @@ STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt fr
 BATCHES = (32, 128)
 HELD = 600  # samples to hold out, if that is between a tenth and a fifth
 FOLDS = 5  # probes where a fifth is less
+CLEARLY = 0.04  # better must selecting probes foretell labels, in mean log-likelihood, to judge them
 NEARLY_ALL = 0.95  # samples of one class in the eyes of a network that has learnt nothing
 FEWEST = 50  # held-out samples that an estimate can be made from
 
@@ -122,7 +123,7 @@ def plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experi
 
 
 def plain_guesses(run: Path) -> Guesses | None:
-    """What plain probes say of samples that each did not learn from, if that foretells labels better than the others.
+    """What plain probes say of samples that each did not learn from, unless the others foretell labels clearly better.
 
     A sample that no fold held out has what the first says.
     """
@@ -139,7 +140,7 @@ def plain_guesses(run: Path) -> Guesses | None:
     unknown = np.any([samples["split"] == HELD_OUT for samples in every], axis=0)
     if whole.decided is not None:
         unknown &= ~whole.decided
-    if label_likelihood(whole.labels[unknown], probs[unknown]) <= selecting.likelihood:
+    if label_likelihood(whole.labels[unknown], probs[unknown]) < selecting.likelihood - CLEARLY:
         return None
     return replace(guesses_of(whole.labels, probs), decided=whole.decided)
 

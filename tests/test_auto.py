@@ -19,7 +19,7 @@ from labelsieve.audit.unseen import Unseen, dense, label_likelihood, tempered, u
 from labelsieve.audit.verdict import verdict
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.experiments import auto, train_auto
+from labelsieve.experiments import auto, single, train_auto
 from labelsieve.experiments.audit import findings_in, second_opinion
 from labelsieve.experiments.auto import (
     FREE,
@@ -28,6 +28,7 @@ from labelsieve.experiments.auto import (
     held_out_guesses,
     held_out_noise,
     judges,
+    noise_among,
     plain_guesses,
     plain_probes,
     planned_trainings,
@@ -378,6 +379,19 @@ def test_plain_probes_judge_where_they_foretell_labels_better(auto_run, monkeypa
         probe = read_samples(folder)
         held = probe["split"] == 1
         assert np.allclose(dense(guesses.at(held)), dense(guesses_from_run(probe, 4).at(held)), atol=1e-6)
+
+
+@pytest.mark.parametrize(("worse", "judge"), [(0.03, True), (0.05, False)])
+def test_selecting_probes_judge_only_if_they_foretell_labels_clearly_better(auto_run, monkeypatch, worse, judge):
+    selecting = noise_among(held_out_guesses(judges(auto_run))).likelihood
+    monkeypatch.setattr(auto, "label_likelihood", lambda labels, probs: selecting - worse)
+    assert (plain_guesses(auto_run) is not None) is judge
+
+
+def test_train_tells_of_a_network_that_says_one_class(auto_run, noisy_file, capsys, monkeypatch):
+    monkeypatch.setattr(single, "says_one_class", lambda samples, classes: classes[1])
+    assert execute(["train", str(noisy_file), *QUICK, "--out", str(auto_run)]) == 0
+    assert "beware: the model says 1 of nearly every sample: it has learnt nothing" in capsys.readouterr().out
 
 
 def test_how_well_labels_are_foretold_does_not_depend_on_being_too_sure():

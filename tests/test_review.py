@@ -497,6 +497,15 @@ def test_a_server_that_is_killed_at_any_moment_has_saved_all_that_it_answered(tm
         answered = found
 
 
+def test_ctrl_c_before_the_page_is_served_is_no_failure(run, monkeypatch, capsys):
+    def impatient():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("labelsieve.review.session.has_screen", impatient)
+    assert execute(["review", str(run)]) == 0
+    assert "no decisions were made" in capsys.readouterr().out
+
+
 def test_ctrl_c_says_what_is_saved_where_and_what_to_do_next(run, serve):
     command = "labelsieve train 'my photos' --labels old.csv --skip-bad --out run --seed 3"
     (run / "spec.json").write_text(json.dumps({"experiment": {"data": "my photos"}, "command": command}))

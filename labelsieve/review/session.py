@@ -1,5 +1,6 @@
 """A review from its start to Ctrl-C."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -19,15 +20,13 @@ from labelsieve.review.server import Server
 def review(run: Path, port: int | None = None, browser: bool = True) -> None:
     """Serve the page until Ctrl-C, and say how many decisions there are and what to do with them."""
     desk = Desk(run)
-    with Server(desk, secrets.token_urlsafe(24), port) as server:
+    with Server(desk, secrets.token_urlsafe(24), port) as server, contextlib.suppress(KeyboardInterrupt):
         print(f"{desk.tally()[2]:,} suspects to look at: {server.url}")
         print("each decision is saved at once; Ctrl-C ends the page", flush=True)
         if browser and has_screen():
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()
+        server.serve_forever()
+    print()  # ends the line that shows ^C
     print("\n".join(map(printable, farewell(desk))))
 
 

@@ -47,12 +47,11 @@ from labelsieve.devices import best_device, device_name
 from labelsieve.experiments.audit import findings_in
 from labelsieve.experiments.prepare import Prepared, labels_of, prepare
 from labelsieve.experiments.run import run
-from labelsieve.experiments.samples import TESTED
 from labelsieve.experiments.single import from_options, seconds_per_step
 from labelsieve.experiments.spec import Experiment
 from labelsieve.files import write_atomically
 from labelsieve.randomness import generator
-from labelsieve.report.records import read_samples
+from labelsieve.report.records import TESTED, read_samples
 
 RECORD = Path(__file__).parent / "results" / "audit.json"
 NOISE = ("pair:0.4", "mixed:0.4", "symmetry:0.4", "pair:0.1", "symmetry:0.1")
@@ -194,7 +193,9 @@ def told_nothing(bench: Bench, task: Task) -> Cell:
 
     def train(path: Path) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
-            failed = execute(["train", data_of(bench, task), *flags, "--noise-rate=auto", f"--out={path}"])
+            failed = execute(
+                ["train", data_of(bench, task), *flags, "--noise-rate=auto", "--no-final", f"--out={path}"]
+            )
         if failed:
             raise SystemExit("labelsieve train --noise-rate auto failed")
 

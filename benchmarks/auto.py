@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 import labelsieve
-from labelsieve.experiments.auto import cautious, held_out_noise
-from labelsieve.report.records import read_run
+from labelsieve.experiments.auto import cautious
+from labelsieve.experiments.judges import held_out_noise
+from labelsieve.report.records import Run, read_run
 
 NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
 
@@ -65,8 +66,9 @@ def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, A
         "told": run.spec["noise_rate"],
         "estimate": [round(value, 4) for value in cautious(held_out_noise(auto).rate)],
         "method": run.method,
-        "error": delivered_error(auto),
-        "error told": delivered_error(told),
+        "error selecting": error_of(run),
+        "error": error_of(run.delivered),
+        "error told": error_of(read_run(told)),
     }
 
 
@@ -74,9 +76,8 @@ def trained(options: list[str]) -> None:
     subprocess.run([sys.executable, "-m", "labelsieve", "train", *options], check=True, stdout=subprocess.DEVNULL)
 
 
-def delivered_error(path: Path) -> float:
-    """The test error of the model that a run delivers."""
-    run = read_run(path)
+def error_of(run: Run) -> float:
+    """The test error of a training's model."""
     return float(run.epochs[run.end["chosen_epoch"] - 1]["test_error"])
 
 
@@ -95,8 +96,8 @@ def write_digits(path: Path) -> None:
 def table(rows: list[dict[str, Any]]) -> str:
     """A line per kind of noise."""
     lines = [
-        "| data | noise | seeds | estimate, % | test error, % | told the rate |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| data | noise | seeds | estimate, % | test error, % | before the last training | told the rate |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     kinds = dict.fromkeys((row["data"], row["noise"], row["rate"]) for row in rows)
     for data, noise, rate in kinds:
@@ -104,8 +105,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         same.sort(key=lambda row: row["seed"])
         cells = [
             ", ".join(f"{100 * row['estimate'][0]:.1f}" for row in same),
-            ", ".join(f"{row['error']:.1f}" for row in same),
-            ", ".join(f"{row['error told']:.1f}" for row in same),
+            *(", ".join(f"{row[name]:.1f}" for row in same) for name in ("error", "error selecting", "error told")),
         ]
         kind = f"{noise} {100 * rate:g}%" if rate else "none"
         lines.append(f"| {data} | {kind} | {', '.join(str(row['seed']) for row in same)} | {' | '.join(cells)} |")

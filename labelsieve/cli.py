@@ -61,6 +61,7 @@ def train(
     set: UseAppendAction[tuple[str, ...]] = (),
     noise_rate: Text = None,
     scores: str = "",
+    final: bool = True,
     seed: int = 0,
     out: File = None,
     dry_run: bool = False,
@@ -83,6 +84,8 @@ def train(
         noise_rate: The share of labels that is believed wrong, 0 to 1, or auto: found out by a probe first. Default:
             the rate of the added noise, or auto.
         scores: Epochs after which every sample's scores are kept in the run's folder, with commas between them: 25,40.
+        final: Where the noise rate is found out and no method is named: train once more, from all samples with the
+            suspects under the labels that the audit suggests, and deliver that model.
         seed: Of everything random.
         out: The run's folder. Default: runs/ and a name made from all of this.
         dry_run: Only say what would be done and what it would cost.
@@ -108,9 +111,9 @@ def train(
     free = [name for name in FREE if getattr(training, name) is None]
     experiment, probes = train_auto.settled(experiment, free, unknown)
     if dry_run:
-        print(single.forecast(experiment, path, probes))
+        print(single.forecast(experiment, path, probes, final and bool(probes) and method is None))
     elif probes:
-        train_auto.train_auto(experiment, probes, path, method, typed)
+        train_auto.train_auto(experiment, probes, path, method, typed, final)
         report((path,))
         print(f"go through the suspects: labelsieve review {shlex.quote(str(path))}")
     else:

@@ -6,6 +6,13 @@ from pathlib import Path
 
 from labelsieve.errors import InputError, ResourceError
 
+FINAL = "final"  # folder, in a run's, of its last training
+
+
+def delivered(run: Path) -> Path:
+    """The folder of the training whose model a run delivers: the run itself, or its last training where it has one."""
+    return run / FINAL if (run / FINAL).is_dir() else run
+
 
 def audit_folder(place: Path) -> Path:
     """Where the files of an audit are: in a run's folder under audit; without a run, in the folder itself."""

@@ -17,6 +17,7 @@ from labelsieve.data.arrays import Array, image_tensor
 from labelsieve.data.resident import seen_by_network
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
+from labelsieve.files import delivered
 from labelsieve.models import make_model
 from labelsieve.models.networks import spare
 
@@ -116,7 +117,7 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> Pred
     """
     path = Path(run)
     if path.is_dir():
-        path = path / "model.safetensors"
+        path = delivered(path) / "model.safetensors"
     if not path.exists():
         raise InputError(f"no model at {path}: give the folder of a finished run")
     try:

@@ -19,26 +19,30 @@ from labelsieve.audit.unseen import Unseen, dense, label_likelihood, tempered, u
 from labelsieve.audit.verdict import verdict
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.experiments import auto, single, train_auto
-from labelsieve.experiments.audit import findings_in, second_opinion
+from labelsieve.experiments import judges as judging
+from labelsieve.experiments import single, train_auto
+from labelsieve.experiments.audit import findings_in
 from labelsieve.experiments.auto import (
     FREE,
     cautious,
     choice,
-    held_out_guesses,
-    held_out_noise,
-    judges,
-    noise_among,
-    plain_guesses,
     plain_probes,
     planned_trainings,
     probe_of,
     says_one_class,
     second_look,
-    seen_by,
     share_held_out,
     starved,
     suited,
+)
+from labelsieve.experiments.judges import (
+    held_out_guesses,
+    held_out_noise,
+    judges,
+    noise_among,
+    plain_guesses,
+    second_opinion,
+    seen_by,
 )
 from labelsieve.experiments.prepare import held_out as parted
 from labelsieve.experiments.prepare import prepare, training_of
@@ -299,7 +303,7 @@ def test_the_probe_keeps_every_class_alive(auto_run):
 
 
 def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys, monkeypatch):
-    monkeypatch.setattr(auto, "label_likelihood", lambda labels, probs: -np.inf)  # selecting probes judge
+    monkeypatch.setattr(judging, "label_likelihood", lambda labels, probs: -np.inf)  # selecting probes judge
     assert execute(["audit", str(auto_run)]) == 0
     summary = json.loads((auto_run / "audit" / "summary.json").read_text())
     assert list(summary["noise_rate"].values()) == pytest.approx(
@@ -367,10 +371,10 @@ def test_plain_probes_judge_where_they_foretell_labels_better(auto_run, monkeypa
     names, folders = list("0123"), [auto_run / "plain" / str(number) for number in range(1, 6)]
     samples = read_samples(auto_run)
     chosen = findings_in(auto_run, samples, names)
-    monkeypatch.setattr(auto, "label_likelihood", lambda labels, probs: -np.inf)
+    monkeypatch.setattr(judging, "label_likelihood", lambda labels, probs: -np.inf)
     assert plain_guesses(auto_run) is None
     selecting = findings_in(auto_run, samples, names)
-    monkeypatch.setattr(auto, "label_likelihood", lambda labels, probs: 0.0)
+    monkeypatch.setattr(judging, "label_likelihood", lambda labels, probs: 0.0)
     guesses = plain_guesses(auto_run)
     plainly = findings_in(auto_run, samples, names)
     assert (plainly.quality == findings_of(guesses, tuple(names), unlearnt=True).quality).all()
@@ -384,7 +388,7 @@ def test_plain_probes_judge_where_they_foretell_labels_better(auto_run, monkeypa
 @pytest.mark.parametrize(("worse", "judge"), [(0.03, True), (0.05, False)])
 def test_selecting_probes_judge_only_if_they_foretell_labels_clearly_better(auto_run, monkeypatch, worse, judge):
     selecting = noise_among(held_out_guesses(judges(auto_run))).likelihood
-    monkeypatch.setattr(auto, "label_likelihood", lambda labels, probs: selecting - worse)
+    monkeypatch.setattr(judging, "label_likelihood", lambda labels, probs: selecting - worse)
     assert (plain_guesses(auto_run) is not None) is judge
 
 

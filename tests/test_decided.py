@@ -18,8 +18,8 @@ from labelsieve.core.criteria import CriteriaOL
 from labelsieve.core.weigh import Select
 from labelsieve.data.label_file import read_label_file
 from labelsieve.errors import InputError
-from labelsieve.experiments.auto import noise_among
 from labelsieve.experiments.folder import read_json
+from labelsieve.experiments.judges import noise_among
 from labelsieve.noise import corrupt, pair
 from labelsieve.report.again import train_again
 from labelsieve.report.audited import read_findings

@@ -12,27 +12,26 @@ import torch
 
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
-from labelsieve.audit.guesses import Array, Guesses, guesses_from_run, guesses_of
+from labelsieve.audit.guesses import Array, Guesses, guesses_of
 from labelsieve.audit.tables import gallery, json_bytes, labels_csv, labels_parquet, rows, summary
-from labelsieve.audit.unseen import dense
 from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
 from labelsieve.data import Reading, Trainable, load_data
 from labelsieve.data.label_file import Laid
 from labelsieve.errors import InputError, nearest
-from labelsieve.experiments.auto import cautious, held_out_guesses, judges, noise_among, plain_guesses
+from labelsieve.experiments.auto import cautious
 from labelsieve.experiments.folder import read_json
 from labelsieve.experiments.foreign import Names, class_names, numbers_of, read_given, read_probabilities
+from labelsieve.experiments.judges import held_out_guesses, judges, noise_among, opinion_on
 from labelsieve.experiments.prepare import Gathered, gather, reading_of
 from labelsieve.experiments.run import versions
-from labelsieve.experiments.samples import HELD_OUT, TESTED
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.show import Views, read_texts, text_file, views_of, views_of_text
 from labelsieve.experiments.spec import Experiment, restored, with_defaults
 from labelsieve.experiments.unfinished import refuse_unfinished
 from labelsieve.files import disk_error, write_atomically
 from labelsieve.predict import load
-from labelsieve.report.records import Run, read_run, read_samples
+from labelsieve.report.records import HELD_OUT, TESTED, Run, read_run, read_samples
 
 PLAIN = ("default", "active-bias")
 SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
@@ -41,7 +40,6 @@ EXCERPT = 100  # characters of a text there
 UNSEEN = "The model did not learn from it."
 REMARKS = {HELD_OUT: UNSEEN, TESTED: UNSEEN}
 LEFT_OUT = "The model mostly set it aside as doubtful."
-LEAST = 1e-12  # the product of two probabilities
 
 
 def audit_options(
@@ -97,11 +95,11 @@ def findings_in(
     plain: bool = False,
 ) -> Findings:
     """What a finished run, from the statistics of its samples, and its probes say of every label."""
-    if (plainly := plain_guesses(run)) is not None:
-        return findings_of(plainly, tuple(classes), names, remarks=remarks_of(samples), unlearnt=True)
-    guesses = second_opinion(guesses_from_run(samples, len(classes)), judges(run), samples["split"])
-    training = samples["mean_margin"], samples["seen"]
-    return judged(run, guesses, classes, names, training=training, remarks=remarks_of(samples), plain=plain)
+    guesses, training, unlearnt = opinion_on(run, samples, len(classes))
+    remarks = remarks_of(samples)
+    if unlearnt:
+        return findings_of(guesses, tuple(classes), names, remarks=remarks, unlearnt=True)
+    return judged(run, guesses, classes, names, training=training, remarks=remarks, plain=plain)
 
 
 def judged(run: Path, guesses: Guesses, classes: Sequence[str], names: Sequence[str] | None, **known: Any) -> Findings:
@@ -110,22 +108,6 @@ def judged(run: Path, guesses: Guesses, classes: Sequence[str], names: Sequence[
     seen = noise_among(held)
     rate, count = (cautious(seen.rate), len(held)) if held is not None and seen else (None, 0)
     return findings_of(guesses, tuple(classes), names, rate=rate, held_out=count, **known)
-
-
-def second_opinion(guesses: Guesses, runs: Sequence[Path], split: Array) -> Guesses:
-    """The guesses of a run, each with that of the probe that held the sample out, where it learnt from all samples.
-
-    The mean of their log-probabilities: what the run has learnt by heart, the probe has not.
-    """
-    if (split == HELD_OUT).any() or not runs:
-        return guesses
-    probs = dense(guesses)
-    for run in runs:
-        samples = read_samples(run) or {}
-        held = samples["split"] == HELD_OUT
-        other = dense(guesses_from_run(samples, guesses.num_classes).at(held))
-        probs[held] = np.sqrt(np.maximum(probs[held] * other, LEAST))
-    return replace(guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True)), decided=guesses.decided)
 
 
 def believes_all(experiment: Experiment) -> bool:

@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 
 from labelsieve.audit.estimate import Interval
-from labelsieve.audit.guesses import Guesses, guesses_from_run, guesses_of, joined
-from labelsieve.audit.unseen import Unseen, dense, in_share, label_likelihood, unseen_noise
-from labelsieve.errors import InputError
-from labelsieve.experiments.samples import HELD_OUT
+from labelsieve.audit.unseen import Unseen
 from labelsieve.experiments.spec import SETTINGS, Experiment
-from labelsieve.report.records import AGAIN, PLAIN, PROBE, Array, read_run, read_samples
+from labelsieve.report.records import Array
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
 FAR_LESS = 0.3  # a rate that calls for a second look
@@ -36,9 +33,7 @@ STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt fr
 BATCHES = (32, 128)
 HELD = 600  # samples to hold out, if that is between a tenth and a fifth
 FOLDS = 5  # probes where a fifth is less
-CLEARLY = 0.04  # better must selecting probes foretell labels, in mean log-likelihood, to judge them
 NEARLY_ALL = 0.95  # samples of one class in the eyes of a network that has learnt nothing
-FEWEST = 50  # held-out samples that an estimate can be made from
 
 
 @dataclass(frozen=True)
@@ -122,77 +117,6 @@ def plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experi
     return [replace(probe, **short, **plainly) for probe in probes if probe.lr == asked.lr]
 
 
-def plain_guesses(run: Path) -> Guesses | None:
-    """What plain probes say of samples that each did not learn from, unless the others foretell labels clearly better.
-
-    A sample that no fold held out has what the first says.
-    """
-    every = [read_samples(mark.parent) or {} for mark in sorted((run / PLAIN).glob("*/done"))]
-    selecting = noise_among(held_out_guesses(judges(run)))
-    if not every or selecting is None:
-        return None
-    classes = len(read_run(run).classes)
-    whole = guesses_from_run(every[0], classes)
-    probs = dense(whole)
-    for samples in every:
-        held = samples["split"] == HELD_OUT
-        probs[held] = dense(guesses_from_run(samples, classes).at(held))
-    unknown = np.any([samples["split"] == HELD_OUT for samples in every], axis=0)
-    if whole.decided is not None:
-        unknown &= ~whole.decided
-    if label_likelihood(whole.labels[unknown], probs[unknown]) < selecting.likelihood - CLEARLY:
-        return None
-    return replace(guesses_of(whole.labels, probs), decided=whole.decided)
-
-
-def held_out_noise(run: Path) -> Unseen:
-    """The share of wrong labels among the samples that a run, or where it learnt from all its probes, held out."""
-    return seen_by(judges(run) or [run])
-
-
-def seen_by(runs: Sequence[Path]) -> Unseen:
-    """The share of wrong labels that finished runs see among the samples that each held out."""
-    held = held_out_guesses(runs)
-    seen = noise_among(held)
-    if seen is None:
-        raise InputError(
-            f"{runs[0]} held out {0 if held is None else len(held)} samples, too few to estimate a noise rate; "
-            "say --noise-rate, or --valid"
-        )
-    return seen
-
-
-def noise_among(held: Guesses | None) -> Unseen | None:
-    """The same of guesses for held-out samples; None if these are too few. Labels that were decided on are right."""
-    if held is None or len(held) < FEWEST:
-        return None
-    judged = held.undecided if len(held.undecided) >= FEWEST else held
-    return in_share(unseen_noise(judged.labels, dense(judged)), len(judged) / len(held))
-
-
-def judges(run: Path) -> list[Path]:
-    """The finished trainings whose held-out samples speak for a run: its own, if it held some out, else its probes."""
-    lr = read_run(run).spec["lr"]
-    for marks in ([run / "done"], *(sorted((run / folder).glob("*/done")) for folder in (AGAIN, PROBE))):
-        found = [mark.parent for mark in marks if own_held_out(mark.parent) is not None]
-        if found:
-            return [folder for folder in found if read_run(folder).spec["lr"] == lr]
-    return []
-
-
-def held_out_guesses(runs: Sequence[Path]) -> Guesses | None:
-    """What finished runs think of the samples that each held out."""
-    found = [held for run in runs if (held := own_held_out(run)) is not None]
-    return joined(found) if found else None
-
-
-def own_held_out(run: Path) -> Guesses | None:
-    """What one run thinks of the samples that it held out itself."""
-    samples = read_samples(run) or {}
-    held = samples["split"] == HELD_OUT if "split" in samples else np.zeros(0, bool)
-    return guesses_from_run(samples, len(read_run(run).classes)).at(held) if held.any() else None
-
-
 def cautious(rate: Interval) -> Interval:
     """The estimate that people are told: a little below the likeliest rate."""
     lower = max(0.0, rate.estimate - CAUTION)
@@ -217,6 +141,12 @@ def choice(asked: Experiment, seen: Unseen, method: str | None) -> Choice:
         reasons.append(f"method {chosen}: wrong labels come from all classes alike, and penalty labels would not help")
     settled = replace(asked, method=chosen, criterion=None, noise_rate=rate, options=(("floor", FLOOR),))
     return Choice(settled, tuple(reasons))
+
+
+def last_of(selecting: Experiment, corrected: Path) -> Experiment:
+    """The training whose model is delivered: plain, of all samples, from labels that were corrected."""
+    plainly: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
+    return replace(selecting, **plainly, corrected=str(corrected), valid=0.0, choose="last", scores=())
 
 
 def spoken(share: float) -> str:

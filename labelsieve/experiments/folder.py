@@ -11,7 +11,7 @@ from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.experiments.spec import BESIDE_THE_POINT, Experiment, with_defaults
-from labelsieve.files import disk_error, write_atomically
+from labelsieve.files import FINAL, disk_error, write_atomically
 from labelsieve.report.records import AGAIN, PLAIN, PROBE
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.record import Record
@@ -76,7 +76,8 @@ class RunFolder:
     def refuse_strangers(self) -> None:
         """A folder with files but no run in it is somebody's work."""
         if self.path.is_dir() and not (self.path / "spec.json").exists():
-            ours = {"lock", *(name for name in (PROBE, AGAIN, PLAIN) if any((self.path / name).glob("*/lock")))}
+            probed = [name for name in (PROBE, AGAIN, PLAIN) if any((self.path / name).glob("*/lock"))]
+            ours = {"lock", *probed, *([FINAL] if probed else [])}
             strangers = [p.name for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp"]
             if strangers:
                 raise InputError(f"{self.path} holds other files ({strangers[0]}); name another --out")
@@ -119,7 +120,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any
     return [
         (name, before.get(name), value)
         for name, value in after.items()
-        if before.get(name) != value and name not in ("data", "labels", *BESIDE_THE_POINT)
+        if before.get(name) != value and name not in ("data", "labels", "corrected", *BESIDE_THE_POINT)
     ]
 
 

@@ -131,7 +131,7 @@ def true_labels_known(experiment: Experiment) -> bool:
 
 
 def gather(experiment: Experiment, shelf: Shelf, known: Laid | None = None) -> Gathered:
-    """Load the data, lay other labels over it, draw a test set, corrupt the rest, hold some out.
+    """Load the data, lay other labels over it, draw a test set, corrupt the rest, hold some out, correct what is left.
 
     `known`: what the experiment's label file says, where that need not be read and they are as many.
     """
@@ -152,13 +152,16 @@ def gather(experiment: Experiment, shelf: Shelf, known: Laid | None = None) -> G
     if len(train) < len(places):
         places, drawn = stratified(sets.train.labels, experiment.test, experiment.seed)
     train = with_noise(experiment, train)
-    fingerprint = digest(train, test, valid, decided=decided)
+    taught = None if experiment.corrected is None else labels_of(experiment.corrected, sets.train).labels
+    fingerprint = digest(train, test, valid, decided=decided, taught=taught)
     held = None
     if experiment.valid or valid is None:
         kept, held = held_out(len(train), experiment.valid, experiment.seed, experiment.fold)
         if held is not None:
             train, valid = train.at(kept), train.at(held)
             places, held = places[kept], places[held]
+    if taught is not None:
+        train = replace(train.relabelled(taught[places]), clean=train.clean)
     left_out = shelf.left_out(experiment.data, reading_of(experiment))
     return Gathered(sets.train, train, valid, test, Places(places, held, drawn), fingerprint, decided, left_out)
 
@@ -324,13 +327,14 @@ def held_out(samples: int, share: float, seed: int, fold: int = 0) -> tuple[Tens
     return torch.cat([order[:first], order[end:]]).sort().values, order[first:end].sort().values
 
 
-def digest(*sets: Trainable | None, decided: Tensor | None = None) -> str:
-    """A fingerprint of images and labels, and of which labels a person decided on."""
+def digest(*sets: Trainable | None, decided: Tensor | None = None, taught: Tensor | None = None) -> str:
+    """A fingerprint of images and labels, of which of them a person decided on, and of labels taught instead."""
     sha = hashlib.sha256()
     for data in sets:
         if data is not None:
             for part in data.contents():
                 sha.update(part)
-    if decided is not None:
-        sha.update(decided.numpy().tobytes())
+    for tensor in (decided, taught):
+        if tensor is not None:
+            sha.update(tensor.numpy().tobytes())
     return sha.hexdigest()[:16]

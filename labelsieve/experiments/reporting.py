@@ -6,7 +6,7 @@ from pathlib import Path
 
 from labelsieve.errors import InputError
 from labelsieve.experiments.unfinished import newest, refuse_unfinished
-from labelsieve.files import audited_alone, stranger, write_atomically
+from labelsieve.files import audited_alone, delivered, stranger, write_atomically
 from labelsieve.report.audited import read_findings
 from labelsieve.report.page import Told, page, page_of_audit
 from labelsieve.report.records import read_progress
@@ -42,7 +42,7 @@ def about_runs(paths: Sequence[Path], gallery: int, audit: Callable[[Path], obje
     for path in paths:
         if newest(path) is None:
             raise stranger(path)
-    any_done = any((path / "done").exists() for path in paths)
+    any_done = any((delivered(path) / "done").exists() for path in paths)
     for path in paths:
         if not any_done or not (path / "spec.json").exists():
             refuse_unfinished(path)

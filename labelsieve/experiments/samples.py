@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from labelsieve.experiments.prepare import Prepared
+from labelsieve.report.records import HELD_OUT, TESTED, TRAINED
 from labelsieve.train import Result
 from labelsieve.train.evidence import evidence
-
-TRAINED, HELD_OUT, TESTED = 0, 1, 2  # what `split` says
 
 
 def samples_of(prepared: Prepared, result: Result) -> dict[str, Tensor]:

@@ -140,24 +140,42 @@ def trained(
         return run(experiment, path, watcher, prepared, chosen=chosen, command=command)
 
 
-def train(experiment: Experiment, path: Path, chosen: Row | None = None, command: str = "", earlier: int = 0) -> None:
+def train(
+    experiment: Experiment,
+    path: Path,
+    chosen: Row | None = None,
+    command: str = "",
+    *,
+    earlier: int = 0,
+    later: int = 0,
+) -> None:
     """Train in this folder and say how it went.
 
-    `chosen`: what was chosen for the person, and why. `earlier`: epochs of the trainings that came before.
+    `chosen`: what was chosen for the person, and why. `earlier`, `later`: epochs of trainings before and after it.
     """
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     say_skipped([] if chosen else prepared.left_out)  # else it was said before the probes
     print("\n".join(understood(experiment, prepared)), flush=True)
-    plan = Plan(experiment.epochs, prepared.method.rounds, earlier=earlier)
+    plan = Plan(experiment.epochs, prepared.method.rounds, earlier=earlier, later=later)
     ran = trained(experiment, path, plan, prepared, chosen, command)
-    done = read_run(path)
-    print(f"{'trained' if ran else 'already trained'}: {path}, the model of epoch {done.end['chosen_epoch']}")
+    say_outcome(path, ran)
+    if not later:
+        say_use(path)
+
+
+def say_outcome(folder: Path, ran: bool) -> None:
+    """How a training went; `ran`: just now."""
+    done = read_run(folder)
+    print(f"{'trained' if ran else 'already trained'}: {folder}, the model of epoch {done.end['chosen_epoch']}")
     if "last" in done.end:
         print(f"test error {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% at best")
-    samples = read_samples(path)
+    samples = read_samples(folder)
     if samples and (only := says_one_class(samples, done.classes)):
         print(f"beware: the model says {only} of nearly every sample: it has learnt nothing; try a lower --lr")
+
+
+def say_use(path: Path) -> None:
     print(f"use it: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
 
 
@@ -195,8 +213,11 @@ def understood(experiment: Experiment, prepared: Prepared, known: bool = True) -
     ]
 
 
-def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = ()) -> str:
-    """What a training would do and cost, from a few steps that are not kept. `probes`: what comes before it."""
+def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = (), final: bool = False) -> str:
+    """What a training would do and cost, from a few steps that are not kept.
+
+    `probes`: what comes before it. `final`: whether a last training follows it.
+    """
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     say_skipped([] if probes else prepared.left_out)
@@ -205,7 +226,7 @@ def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = 
     rounds = prepared.method.rounds
     plain = plain_probes(experiment, probes) if probes else []
     again = second_look(experiment, probes, 0.0)
-    total = rounds * experiment.epochs + sum(probe.epochs for probe in (*probes, *plain, *again))
+    total = (rounds + final) * experiment.epochs + sum(probe.epochs for probe in (*probes, *plain, *again))
     before = several(probes) if probes else ""
     before += f", {several(plain)} that do not select" if plain else ""
     before += f" and, where few labels are wrong, {several(again)}" if again else ""
@@ -214,7 +235,8 @@ def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = 
             *understood(experiment, prepared, known=not probes),
             f"cost:    {f'{before}, then ' if before else ''}"
             f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
-            f"{1000 * seconds:.1f} ms: about {duration(total * steps * seconds)} on {device_name(experiment.device)}",
+            f"{1000 * seconds:.1f} ms{', and as many from corrected labels' if final else ''}: "
+            f"about {duration(total * steps * seconds)} on {device_name(experiment.device)}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",
         ]
     )

@@ -37,6 +37,7 @@ class Experiment:
     cache: str | None = None  # folder for decoded images, when streaming
     workers: int | None = None  # threads that decode, when streaming
     labels: str | None = None  # a file of labels laid over the data's own
+    corrected: str | None = None  # a file of labels for what is learnt from, laid over it last
     noise: str | None = None  # a kind of noise, or a file with a transition matrix, that corrupts the labels first
     rate: float = 0.0  # of that noise
     noise_map: str = ""  # asymmetric noise: "9:1,2:0"

@@ -1,64 +1,113 @@
-"""train_auto: probes find out how many labels are wrong, and the training is told."""
+"""train_auto: probes find out how many labels are wrong, the training is told, and the labels are corrected by it."""
 
+import io
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from labelsieve.audit.unseen import Unseen
 from labelsieve.devices import usable_device
+from labelsieve.experiments.audit import findings_in
 from labelsieve.experiments.auto import (
     RATES,
     choice,
+    last_of,
     plain_probes,
     planned_trainings,
     second_look,
-    seen_by,
     several,
     spoken,
     starved,
     suited,
 )
 from labelsieve.experiments.folder import RunFolder
+from labelsieve.experiments.judges import seen_by
 from labelsieve.experiments.prepare import gather
 from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.single import say_skipped, train, trained
+from labelsieve.experiments.single import say_outcome, say_skipped, say_use, train, trained
 from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.experiments.watch import epochs_of
+from labelsieve.files import FINAL, write_atomically
 from labelsieve.models import suitable
 from labelsieve.progress import Plan
-from labelsieve.report.records import AGAIN, PLAIN, PROBE, read_run
+from labelsieve.report.records import AGAIN, PLAIN, PROBE, TESTED, read_run, read_samples
+
+CORRECTED = "corrected.npy"  # file, in a run's folder, of the labels that its last training learns from
 
 
 def train_auto(
-    asked: Experiment, probes: Sequence[Experiment], path: Path, method: str | None, command: str = ""
+    asked: Experiment,
+    probes: Sequence[Experiment],
+    path: Path,
+    method: str | None,
+    command: str = "",
+    final: bool = True,
 ) -> None:
-    """Find out how many labels are wrong and train accordingly."""
+    """Find out how many labels are wrong, train accordingly, and once more from the labels that were then corrected.
+
+    `method`: one that a person insists on; its own model is delivered then. `final`: whether to train once more.
+    """
     RunFolder(path).refuse_strangers()
+    insisted = method or (asked.method if asked.criterion or asked.options else None)
+    last = asked.epochs if final and insisted is None else 0
     new = not (path / "done").exists()
     if new:
         find = "find" if len(probes) > 1 else "finds"
         print(f"first {several(probes)} {find} out how many labels are wrong", flush=True)
-    asked, seen = likeliest(asked, probes, path / PROBE, command)
+    asked, seen = likeliest(asked, probes, path / PROBE, command, later=last)
     again = second_look(asked, probes, seen.rate.estimate)
     if again:
         if new:
             print(f"found {spoken(seen.rate.estimate)}; {several(again)} that are told so look again", flush=True)
-        asked, seen = likeliest(asked, again, path / AGAIN, command, earlier=epochs_in(probes))
+        asked, seen = likeliest(asked, again, path / AGAIN, command, epochs_in(probes), last)
     plain = plain_probes(asked, probes)
-    train_probes(asked, plain, path / PLAIN, command, earlier=epochs_in([*probes, *again]))
-    insisted = method or (asked.method if asked.criterion or asked.options else None)
+    train_probes(asked, plain, path / PLAIN, command, epochs_in([*probes, *again]), last)
     chosen = choice(asked, seen, insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
-    train(chosen.experiment, path, chosen.as_row(), command, earlier=epochs_in([*probes, *again, *plain]))
-    for line in after(path):
+    earlier = epochs_in([*probes, *again, *plain])
+    if last:
+        (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is not done without it
+    train(chosen.experiment, path, chosen.as_row(), command, earlier=earlier, later=last)
+    for line in warnings_of(path):
         print(line)
+    if last:
+        correct_and_train(chosen.experiment, path, command, earlier + epochs_of(chosen.experiment))
+
+
+def correct_and_train(selecting: Experiment, path: Path, command: str, earlier: int) -> None:
+    """Train plainly on all samples, with what the audit of the finished run holds wrong under the suggested labels."""
+    file = path / CORRECTED
+    if not file.exists():
+        write_atomically(file, corrected_labels(path))
+    samples = read_samples(path) or {}
+    learnt = samples["split"] != TESTED
+    changed = int((np.load(file) != samples["label"])[learnt].sum())
+    print(
+        f"now all {int(learnt.sum()):,} samples are learnt from, {changed:,} of them under corrected labels",
+        flush=True,
+    )
+    final = last_of(selecting, file)
+    plan = Plan(final.epochs, part="last training", earlier=earlier)
+    ran = trained(final, path / FINAL, plan, command=command)
+    say_outcome(path / FINAL, ran)
+    say_use(path)
+
+
+def corrected_labels(path: Path) -> bytes:
+    """The labels (n) of a finished run's data, its suspects under what the audit suggests, as a .npy file."""
+    file = io.BytesIO()
+    samples = read_samples(path) or {}
+    np.save(file, findings_in(path, samples, read_run(path).classes).corrected)
+    return file.getvalue()
 
 
 def likeliest(
-    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0
+    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0, later: int = 0
 ) -> tuple[Experiment, Unseen]:
     """Train the probes: the learning rate that foretells held-out labels best, and the noise that it sees."""
-    folders = train_probes(asked, probes, path, command, earlier)
+    folders = train_probes(asked, probes, path, command, earlier, later)
     seen = {lr: seen_by(runs) for lr, runs in folders.items()}
     best = max(seen, key=lambda lr: seen[lr].likelihood)
     if len(seen) > 1:
@@ -67,14 +116,17 @@ def likeliest(
 
 
 def train_probes(
-    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0
+    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0, later: int = 0
 ) -> dict[float, list[Path]]:
-    """Train the probes in folders of this one: their folders by learning rate. `earlier`: epochs of those before."""
+    """Train the probes in folders of this one: their folders by learning rate.
+
+    `earlier`: epochs of those before. `later`: epochs of what follows the training itself.
+    """
     folders: dict[float, list[Path]] = {}
     for number, probe in enumerate(probes, 1):
         part = f"probe {number}/{len(probes)}" if len(probes) > 1 else "probe"
-        later = epochs_in(probes[number:]) + epochs_of(asked)
-        plan = Plan(probe.epochs, part=part, earlier=earlier + epochs_in(probes[: number - 1]), later=later)
+        after = epochs_in(probes[number:]) + epochs_of(asked) + later
+        plan = Plan(probe.epochs, part=part, earlier=earlier + epochs_in(probes[: number - 1]), later=after)
         trained(probe, path / str(number), plan, command=command)
         folders.setdefault(probe.lr, []).append(path / str(number))
     return folders
@@ -103,7 +155,7 @@ def settled(asked: Experiment, free: Collection[str], unknown: bool) -> tuple[Ex
     return planned_trainings(suitable_to, len(data), rates)
 
 
-def after(path: Path) -> list[str]:
+def warnings_of(path: Path) -> list[str]:
     """What to beware of in a training that chose for itself."""
     done = read_run(path)
     hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)

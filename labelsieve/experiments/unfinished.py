@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
+from labelsieve.files import FINAL, delivered
 from labelsieve.report.records import AGAIN, PLAIN, PROBE
 
 
@@ -19,23 +20,27 @@ def refuse_unfinished(run: Path) -> None:
 def unfinished(run: Path) -> str:
     """The line; empty for a run that is done, and for a folder without a run."""
     folder = newest(run)
-    if folder is None or (run / "done").exists():
+    if folder is None or (delivered(run) / "done").exists():
         return ""
     again = command_of(folder)
     go_on = f"go on with: {again}" if again else "the command that began it goes on with it"
     if folder != run and (folder / "done").exists():
         return f"{run} is not trained yet, only its probes are done: wait if it is still running, else {go_on}"
-    place = f"{reached(folder)} of {'the training' if folder == run else f'its probe {folder.name}'}"
+    if folder == run and (folder / "done").exists():
+        return f"{run} lacks its last training, from corrected labels: wait if it is still running, else {go_on}"
+    name = {run: "the training", run / FINAL: "its last training"}.get(folder, f"its probe {folder.name}")
+    place = f"{reached(folder)} of {name}"
     if in_use(folder / "lock"):
-        later = "" if folder == run else ", the training itself follows"
+        later = ", the training itself follows" if name.startswith("its probe") else ""
         return f"{run} is still running: {place} done{later}; wait until it has ended"
     return f"{run} stopped before it was done, after {place}; {go_on}"
 
 
 def newest(run: Path) -> Path | None:
-    """The training that was begun last: the run itself, or a probe of it; None if none was."""
-    if (run / "spec.json").exists():
-        return run
+    """The training that was begun last: the run's last one, the run itself, or a probe of it; None if none was."""
+    for folder in (run / FINAL, run):
+        if (folder / "spec.json").exists():
+            return folder
     for name in (PLAIN, AGAIN, PROBE):
         begun = [spec.parent for spec in (run / name).glob("*/spec.json")]
         if begun:

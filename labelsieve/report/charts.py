@@ -60,6 +60,8 @@ def single_charts(run: Run) -> list[Chart]:
     found = {name: curve(run, name, scale) for name, *_, scale in MEASURES}
     marks = warmups([run])
     lines = [svg.Line("test", 0, found["test_error"]), svg.Line("validation", 1, found["valid_error"])]
+    if run.final:
+        lines.append(svg.Line("test, model delivered", 2, curve(run.final, "test_error")))
     error_note = MEASURES[0][2] if found["test_error"] else ""
     if found["valid_error"]:
         error_note += " Validation is against held-out labels as given, the wrong ones included."

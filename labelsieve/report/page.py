@@ -151,7 +151,7 @@ def run_by_run(told: Sequence[Told]) -> list[list[str]]:
     header = ["run", "method", "state", "seed", "best error %", "last error %", "kept clean %", "labels look wrong"]
     rows = []
     for each in told:
-        run, end = each.run, each.run.end
+        run, end = each.run, each.run.delivered.end
         precision = run.epochs[-1]["precision"] if run.epochs else None
         rows.append(
             [

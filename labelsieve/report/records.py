@@ -11,9 +11,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from labelsieve.errors import InputError
+from labelsieve.files import FINAL
 
 Array = np.ndarray[Any, Any]
 PROBE, AGAIN, PLAIN = "probe", "again", "plain"  # folders, in a run's, of the trainings that judge its labels
+PARTS = {PROBE, AGAIN, PLAIN, FINAL}
+TRAINED, HELD_OUT, TESTED = 0, 1, 2  # what `split` says of a sample
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,17 @@ class Run:
     versions: dict[str, str] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)  # unknown without a delivered model
     command: str = ""  # what was typed to begin it, where that is known
+    final: "Run | None" = None  # its last training, from corrected labels, whose model it delivers
 
     @property
     def method(self) -> str:
         criterion = self.spec["criterion"]
         return f"{self.spec['method']} ({criterion})" if criterion else str(self.spec["method"])
+
+    @property
+    def delivered(self) -> "Run":
+        """The training whose model it delivers."""
+        return self.final or self
 
     def series(self, name: str) -> list[float]:
         return [epoch[name] for epoch in self.epochs]
@@ -66,6 +75,7 @@ def read_progress(path: Path, with_tables: bool = True) -> Run:
             spec.get("versions", {}),
             class_names(path / "model.safetensors"),
             spec.get("command", ""),
+            read_progress(path / FINAL, False) if (path / FINAL / "done").exists() else None,
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, SafetensorError) as error:
         raise InputError(f"cannot read the run {path}: {error}") from error
@@ -96,12 +106,12 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 
 def finished_runs(*roots: Path) -> list[Path]:
-    """The folders of all finished runs below these but probes, those of the first root first, each root's by name."""
+    """The folders of all finished runs below these, but no parts of runs; root by root, each root's by name."""
     return [
         done.parent
         for root in roots
         for done in sorted(root.rglob("done"))
-        if (done.parent / "spec.json").exists() and not {PROBE, AGAIN, PLAIN} & {*done.relative_to(root).parts}
+        if (done.parent / "spec.json").exists() and not PARTS & {*done.relative_to(root).parts}
     ]
 
 

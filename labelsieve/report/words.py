@@ -67,6 +67,10 @@ def done(run: Run) -> list[str | Markup]:
             told(spec, "chosen" in start),
         )
     ]
+    if run.final:
+        lines.append(
+            "Then another was trained on all of them, the suspects under their suggested labels: that one is delivered."
+        )
     if "noise" in start and spec.get("noise"):
         rate = percent(start["noise"]["realised_rate"])
         lines.append(f"This is an experiment: {rate} of the labels were made wrong on purpose, so the truth is known.")
@@ -135,6 +139,7 @@ def model_error(run: Run, samples: str) -> str:
     """How good the delivered model is, and what that is worth."""
     if not run.end:
         return ""
+    run = run.delivered
     last_round = run.epochs[-1].get("round")
     chosen = [e for e in run.epochs if e["epoch"] == run.end["chosen_epoch"] and e.get("round") == last_round]
     error = chosen[0].get("test_error") if chosen else None
@@ -181,7 +186,10 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 def ranking(groups: Mapping[str, Sequence[Run]]) -> str:
     """Which method came out best on the test set."""
-    every = {method: [run.end["last"] for run in runs if "last" in run.end] for method, runs in groups.items()}
+    every = {
+        method: [run.delivered.end["last"] for run in runs if "last" in run.delivered.end]
+        for method, runs in groups.items()
+    }
     order = sorted((fmean(errors), method) for method, errors in every.items() if errors)
     if len(order) < 2:
         return ""

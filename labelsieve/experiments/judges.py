@@ -1,0 +1,120 @@
+"""judges: the trainings that speak of a run's labels, and what they say of samples that they did not learn from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from labelsieve.audit.guesses import Guesses, guesses_from_run, guesses_of, joined
+from labelsieve.audit.unseen import Unseen, dense, in_share, label_likelihood, unseen_noise
+from labelsieve.errors import InputError
+from labelsieve.report.records import AGAIN, HELD_OUT, PLAIN, PROBE, Array, read_run, read_samples
+
+CLEARLY = 0.04  # better must selecting probes foretell labels, in mean log-likelihood, to judge them
+FEWEST = 50  # held-out samples that an estimate can be made from
+LEAST = 1e-12  # the product of two probabilities
+
+
+class Opinion(NamedTuple):
+    """What a run and its judges think of every sample."""
+
+    guesses: Guesses
+    training: tuple[Array, Array] | None  # the mean margin (n) while training, and how often each sample was seen
+    unlearnt: bool  # no judge learnt from what it judges
+
+
+def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> Opinion:
+    """What a finished run, from the statistics of its samples, and its probes think."""
+    if (plainly := plain_guesses(run)) is not None:
+        return Opinion(plainly, None, unlearnt=True)
+    guesses = second_opinion(guesses_from_run(samples, num_classes), judges(run), samples["split"])
+    return Opinion(guesses, (samples["mean_margin"], samples["seen"]), unlearnt=False)
+
+
+def judges(run: Path) -> list[Path]:
+    """The finished trainings whose held-out samples speak for a run: its own, if it held some out, else its probes."""
+    lr = read_run(run).spec["lr"]
+    for marks in ([run / "done"], *(sorted((run / folder).glob("*/done")) for folder in (AGAIN, PROBE))):
+        found = [mark.parent for mark in marks if own_held_out(mark.parent) is not None]
+        if found:
+            return [folder for folder in found if read_run(folder).spec["lr"] == lr]
+    return []
+
+
+def plain_guesses(run: Path) -> Guesses | None:
+    """What plain probes say of samples that each did not learn from, unless the others foretell labels clearly better.
+
+    A sample that no fold held out has what the first says.
+    """
+    every = [read_samples(mark.parent) or {} for mark in sorted((run / PLAIN).glob("*/done"))]
+    selecting = noise_among(held_out_guesses(judges(run)))
+    if not every or selecting is None:
+        return None
+    classes = len(read_run(run).classes)
+    whole = guesses_from_run(every[0], classes)
+    probs = dense(whole)
+    for samples in every:
+        held = samples["split"] == HELD_OUT
+        probs[held] = dense(guesses_from_run(samples, classes).at(held))
+    unknown = np.any([samples["split"] == HELD_OUT for samples in every], axis=0)
+    if whole.decided is not None:
+        unknown &= ~whole.decided
+    if label_likelihood(whole.labels[unknown], probs[unknown]) < selecting.likelihood - CLEARLY:
+        return None
+    return replace(guesses_of(whole.labels, probs), decided=whole.decided)
+
+
+def held_out_noise(run: Path) -> Unseen:
+    """The share of wrong labels among the samples that a run, or where it learnt from all its probes, held out."""
+    return seen_by(judges(run) or [run])
+
+
+def seen_by(runs: Sequence[Path]) -> Unseen:
+    """The share of wrong labels that finished runs see among the samples that each held out."""
+    held = held_out_guesses(runs)
+    seen = noise_among(held)
+    if seen is None:
+        raise InputError(
+            f"{runs[0]} held out {0 if held is None else len(held)} samples, too few to estimate a noise rate; "
+            "say --noise-rate, or --valid"
+        )
+    return seen
+
+
+def noise_among(held: Guesses | None) -> Unseen | None:
+    """The same of guesses for held-out samples; None if these are too few. Labels that were decided on are right."""
+    if held is None or len(held) < FEWEST:
+        return None
+    judged = held.undecided if len(held.undecided) >= FEWEST else held
+    return in_share(unseen_noise(judged.labels, dense(judged)), len(judged) / len(held))
+
+
+def held_out_guesses(runs: Sequence[Path]) -> Guesses | None:
+    """What finished runs think of the samples that each held out."""
+    found = [held for run in runs if (held := own_held_out(run)) is not None]
+    return joined(found) if found else None
+
+
+def own_held_out(run: Path) -> Guesses | None:
+    """What one run thinks of the samples that it held out itself."""
+    samples = read_samples(run) or {}
+    held = samples["split"] == HELD_OUT if "split" in samples else np.zeros(0, bool)
+    return guesses_from_run(samples, len(read_run(run).classes)).at(held) if held.any() else None
+
+
+def second_opinion(guesses: Guesses, runs: Sequence[Path], split: Array) -> Guesses:
+    """The guesses of a run, each with that of the probe that held the sample out, where it learnt from all samples.
+
+    The mean of their log-probabilities: what the run has learnt by heart, the probe has not.
+    """
+    if (split == HELD_OUT).any() or not runs:
+        return guesses
+    probs = dense(guesses)
+    for run in runs:
+        samples = read_samples(run) or {}
+        held = samples["split"] == HELD_OUT
+        other = dense(guesses_from_run(samples, guesses.num_classes).at(held))
+        probs[held] = np.sqrt(np.maximum(probs[held] * other, LEAST))
+    return replace(guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True)), decided=guesses.decided)

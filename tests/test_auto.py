@@ -34,6 +34,7 @@ from labelsieve.experiments.auto import (
     share_held_out,
     starved,
     suited,
+    usual_plain_probes,
 )
 from labelsieve.experiments.judges import (
     held_out_guesses,
@@ -290,10 +291,11 @@ def test_too_little_to_hold_out_is_said(tmp_path, capsys):
 
 def test_a_dry_run_says_that_a_probe_comes_first(noisy_file, capsys):
     assert execute(["train", str(noisy_file), *QUICK, "--dry-run"]) == 0
+    said = capsys.readouterr().out
     assert (
-        "cost:    5 probes of 9 epochs, 5 probes of 4 epochs that do not select and, where few labels are wrong, "
-        "5 probes of 12 epochs, then 12 epochs" in capsys.readouterr().out
+        "cost:    5 probes of 9 epochs and, where few labels are wrong, 5 probes of 12 epochs, then 12 epochs" in said
     )
+    assert " ms, 5 probes of 4 epochs that do not select, as many epochs from corrected labels: about " in said
 
 
 def test_the_probe_keeps_every_class_alive(auto_run):
@@ -364,7 +366,31 @@ def test_plain_probes_are_short_and_believe_all_labels():
     plain = plain_probes(asked, probes)
     assert [probe.fold for probe in plain] == [0, 1, 2, 3, 4] and {probe.valid for probe in plain} == {0.2}
     facts = {(probe.method, probe.noise_rate, probe.options, probe.epochs, probe.drops) for probe in plain}
-    assert facts == {("default", 0.0, (), 10, (0.5, 0.75))} and plain_probes(asked, probes[:1]) == []
+    assert facts == {("default", 0.0, (), 10, (0.5, 0.75))} and usual_plain_probes(asked, probes) == plain
+    one = plain_probes(asked, [replace(probes[0], valid=0.1)])
+    assert one == plain and usual_plain_probes(asked, probes[:1]) == plain[:1]
+
+
+@pytest.mark.parametrize(("worse", "trained"), [(0.03, 5), (0.05, 1)])
+def test_a_run_that_held_out_samples_needs_more_than_one_plain_probe_only_if_it_is_not_clearly_worse(
+    noisy_file, tmp_path, monkeypatch, worse, trained
+):
+    seen = {}
+
+    def foretold(labels, probs):
+        seen["labels"] = labels
+        return noise_among(held_out_guesses([out])).likelihood - worse
+
+    out = tmp_path / "run"
+    monkeypatch.setattr(judging, "label_likelihood", foretold)
+    brief = ["--epochs", "4", "--warmup", "1", "--valid", "0.1", "--no-final"]
+    assert execute(["train", str(noisy_file), *QUICK, *brief, "--out", str(out)]) == 0
+    assert len(list((out / "plain").glob("*/done"))) == trained
+    assert (plain_guesses(out) is not None) is (trained == 5)
+    own = held_out_guesses([out])
+    assert sorted(seen["labels"]) == sorted(own.labels)  # both are asked about the same samples
+    findings = findings_in(out, read_samples(out), list("0123"))
+    assert findings.held_out == len(own) == 120 and findings.noise.rate == cautious(noise_among(own).rate)
 
 
 def test_plain_probes_judge_where_they_foretell_labels_better(auto_run, monkeypatch):

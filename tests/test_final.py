@@ -109,7 +109,10 @@ def test_who_names_a_method_or_says_no_gets_none(data, tmp_path, capsys):
         assert execute(["train", str(data), *QUICK, *options, "--dry-run"]) == 0
         assert "corrected" not in capsys.readouterr().out
     assert execute(["train", str(data), *QUICK, "--dry-run"]) == 0
-    assert "ms, and as many from corrected labels: about" in capsys.readouterr().out
+    assert (
+        "ms, a probe of 2 epochs that do not select, as many epochs from corrected labels: about"
+        in capsys.readouterr().out
+    )
 
 
 def test_cut_in_it_the_same_command_ends_in_the_same_bits(run, data, tmp_path):

@@ -97,9 +97,10 @@ def findings_in(
     """What a finished run, from the statistics of its samples, and its probes say of every label."""
     guesses, training, unlearnt = opinion_on(run, samples, len(classes))
     remarks = remarks_of(samples)
-    if unlearnt:
+    if unlearnt and not (samples["split"] == HELD_OUT).any():
         return findings_of(guesses, tuple(classes), names, remarks=remarks, unlearnt=True)
-    return judged(run, guesses, classes, names, training=training, remarks=remarks, plain=plain)
+    known = {"training": training, "unlearnt": unlearnt, "remarks": remarks, "plain": plain}
+    return judged(run, guesses, classes, names, **known)
 
 
 def judged(run: Path, guesses: Guesses, classes: Sequence[str], names: Sequence[str] | None, **known: Any) -> Findings:

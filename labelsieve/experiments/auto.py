@@ -16,6 +16,7 @@ import numpy as np
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.unseen import Unseen
+from labelsieve.experiments.judges import FOLDS
 from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.report.records import Array
 
@@ -32,7 +33,6 @@ RATES = (0.02, 0.05)  # learning rates that are tried where there are few sample
 STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt from in smaller batches
 BATCHES = (32, 128)
 HELD = 600  # samples to hold out, if that is between a tenth and a fifth
-FOLDS = 5  # probes where a fifth is less
 NEARLY_ALL = 0.95  # samples of one class in the eyes of a network that has learnt nothing
 
 
@@ -106,15 +106,13 @@ def second_look(asked: Experiment, probes: Sequence[Experiment], rate: float) ->
 
 
 def plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experiment]:
-    """Where there are several probes: as many that believe all labels, but stop before they know them by heart.
+    """Five probes that believe all labels, but stop before they know them by heart; each holds out another fifth.
 
     Where classes look alike, selecting takes sides between them; what learnt plainly says how mixed they are.
     """
-    if len(probes) == 1:
-        return []
     short: dict[str, Any] = {"epochs": max(1, asked.warmup), "warmup": 0, "drops": asked.drops}
-    plainly: dict[str, Any] = {"method": "default", "options": (), "noise_rate": 0.0}
-    return [replace(probe, **short, **plainly) for probe in probes if probe.lr == asked.lr]
+    plainly: dict[str, Any] = {"method": "default", "options": (), "noise_rate": 0.0, "lr": asked.lr}
+    return [replace(probes[0], **short, **plainly, valid=1 / FOLDS, fold=fold) for fold in range(FOLDS)]
 
 
 def cautious(rate: Interval) -> Interval:
@@ -141,6 +139,11 @@ def choice(asked: Experiment, seen: Unseen, method: str | None) -> Choice:
         reasons.append(f"method {chosen}: wrong labels come from all classes alike, and penalty labels would not help")
     settled = replace(asked, method=chosen, criterion=None, noise_rate=rate, options=(("floor", FLOOR),))
     return Choice(settled, tuple(reasons))
+
+
+def usual_plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experiment]:
+    """Those that are trained as a rule: where samples are many, the first mostly says that others are not needed."""
+    return plain_probes(asked, probes)[: None if len(probes) > 1 else 1]
 
 
 def last_of(selecting: Experiment, corrected: Path) -> Experiment:

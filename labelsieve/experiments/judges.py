@@ -12,6 +12,7 @@ from labelsieve.audit.unseen import Unseen, dense, in_share, label_likelihood, u
 from labelsieve.errors import InputError
 from labelsieve.report.records import AGAIN, HELD_OUT, PLAIN, PROBE, Array, read_run, read_samples
 
+FOLDS = 5  # probes that hold out a fifth each
 CLEARLY = 0.04  # better must selecting probes foretell labels, in mean log-likelihood, to judge them
 FEWEST = 50  # held-out samples that an estimate can be made from
 LEAST = 1e-12  # the product of two probabilities
@@ -48,22 +49,50 @@ def plain_guesses(run: Path) -> Guesses | None:
 
     A sample that no fold held out has what the first says.
     """
-    every = [read_samples(mark.parent) or {} for mark in sorted((run / PLAIN).glob("*/done"))]
-    selecting = noise_among(held_out_guesses(judges(run)))
-    if not every or selecting is None:
+    folds = held_out_in_turn(run)
+    if folds is None or len(folds.every) < FOLDS or selecting_is_clearly_better(run):
+        return None
+    return replace(guesses_of(folds.labels, folds.probs), decided=folds.decided)
+
+
+def selecting_is_clearly_better(run: Path) -> bool:
+    """Whether what selects foretells labels clearly better than plain probes do, where both held them out."""
+    folds, selecting = held_out_in_turn(run), noise_among(held_out_guesses(judges(run)))
+    if folds is None or selecting is None:
+        return True
+    unknown = np.any(folds.every, axis=0) & np.any([held_out_by(judge) for judge in judges(run)], axis=0)
+    if folds.decided is not None:
+        unknown &= ~folds.decided
+    return label_likelihood(folds.labels[unknown], folds.probs[unknown]) < selecting.likelihood - CLEARLY
+
+
+class Folds(NamedTuple):
+    """What the plain probes say."""
+
+    labels: Array  # (n)
+    probs: Array  # (n, K)  of a sample by the probe that held it out
+    every: Sequence[Array]  # (n) bool for each probe: what it held out
+    decided: Array | None  # (n) bool
+
+
+def held_out_in_turn(run: Path) -> Folds | None:
+    """What the finished plain probes of a run say, each of what it held out; None if there are none."""
+    probes = [mark.parent for mark in sorted((run / PLAIN).glob("*/done"))]
+    if not probes:
         return None
     classes = len(read_run(run).classes)
-    whole = guesses_from_run(every[0], classes)
-    probs = dense(whole)
-    for samples in every:
-        held = samples["split"] == HELD_OUT
-        probs[held] = dense(guesses_from_run(samples, classes).at(held))
-    unknown = np.any([samples["split"] == HELD_OUT for samples in every], axis=0)
-    if whole.decided is not None:
-        unknown &= ~whole.decided
-    if label_likelihood(whole.labels[unknown], probs[unknown]) < selecting.likelihood - CLEARLY:
-        return None
-    return replace(guesses_of(whole.labels, probs), decided=whole.decided)
+    guesses = [guesses_from_run(read_samples(probe) or {}, classes) for probe in probes]
+    every = [held_out_by(probe) for probe in probes]
+    probs = dense(guesses[0])
+    for guess, held in zip(guesses, every, strict=True):
+        probs[held] = dense(guess.at(held))
+    return Folds(guesses[0].labels, probs, every, guesses[0].decided)
+
+
+def held_out_by(run: Path) -> Array:
+    """Which samples (n) a run held out."""
+    held: Array = (read_samples(run) or {})["split"] == HELD_OUT
+    return held
 
 
 def held_out_noise(run: Path) -> Unseen:

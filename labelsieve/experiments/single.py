@@ -15,7 +15,7 @@ from labelsieve.data.label_file import write_labels
 from labelsieve.data.pictures import Bad, left_out
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
-from labelsieve.experiments.auto import plain_probes, says_one_class, second_look, several
+from labelsieve.experiments.auto import says_one_class, second_look, several, usual_plain_probes
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
@@ -224,18 +224,19 @@ def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = 
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     rounds = prepared.method.rounds
-    plain = plain_probes(experiment, probes) if probes else []
+    plain = usual_plain_probes(experiment, probes) if probes else []
     again = second_look(experiment, probes, 0.0)
     total = (rounds + final) * experiment.epochs + sum(probe.epochs for probe in (*probes, *plain, *again))
     before = several(probes) if probes else ""
-    before += f", {several(plain)} that do not select" if plain else ""
     before += f" and, where few labels are wrong, {several(again)}" if again else ""
+    after = f", {several(plain)} that do not select" if plain else ""
+    after += ", as many epochs from corrected labels" if final else ""
     return "\n".join(
         [
             *understood(experiment, prepared, known=not probes),
             f"cost:    {f'{before}, then ' if before else ''}"
             f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
-            f"{1000 * seconds:.1f} ms{', and as many from corrected labels' if final else ''}: "
+            f"{1000 * seconds:.1f} ms{after}: "
             f"about {duration(total * steps * seconds)} on {device_name(experiment.device)}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",
         ]

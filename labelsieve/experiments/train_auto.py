@@ -21,9 +21,10 @@ from labelsieve.experiments.auto import (
     spoken,
     starved,
     suited,
+    usual_plain_probes,
 )
 from labelsieve.experiments.folder import RunFolder
-from labelsieve.experiments.judges import seen_by
+from labelsieve.experiments.judges import held_out_by, seen_by, selecting_is_clearly_better
 from labelsieve.experiments.prepare import gather
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.single import say_outcome, say_skipped, say_use, train, trained
@@ -62,18 +63,29 @@ def train_auto(
         if new:
             print(f"found {spoken(seen.rate.estimate)}; {several(again)} that are told so look again", flush=True)
         asked, seen = likeliest(asked, again, path / AGAIN, command, epochs_in(probes), last)
-    plain = plain_probes(asked, probes)
-    train_probes(asked, plain, path / PLAIN, command, epochs_in([*probes, *again]), last)
     chosen = choice(asked, seen, insisted)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
-    earlier = epochs_in([*probes, *again, *plain])
     if last:
         (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is not done without it
-    train(chosen.experiment, path, chosen.as_row(), command, earlier=earlier, later=last)
+    plain = plain_probes(asked, probes)
+    earlier, judging = epochs_in([*probes, *again]), epochs_in(usual_plain_probes(asked, probes))
+    train(chosen.experiment, path, chosen.as_row(), command, earlier=earlier, later=judging + last)
     for line in warnings_of(path):
         print(line)
+    earlier += epochs_of(chosen.experiment)
+    judge_plainly(plain, path, command, earlier, last)
     if last:
-        correct_and_train(chosen.experiment, path, command, earlier + epochs_of(chosen.experiment))
+        correct_and_train(chosen.experiment, path, command, earlier + judging)
+    say_use(path)
+
+
+def judge_plainly(plain: Sequence[Experiment], path: Path, command: str, earlier: int, later: int) -> None:
+    """Train the plain probes; if the run held samples out itself, only the first, where that is clearly worse."""
+    if held_out_by(path).any():
+        train_probes(plain[:1], path / PLAIN, command, earlier, later)
+        if selecting_is_clearly_better(path):
+            return
+    train_probes(plain, path / PLAIN, command, earlier, later)
 
 
 def correct_and_train(selecting: Experiment, path: Path, command: str, earlier: int) -> None:
@@ -92,7 +104,6 @@ def correct_and_train(selecting: Experiment, path: Path, command: str, earlier: 
     plan = Plan(final.epochs, part="last training", earlier=earlier)
     ran = trained(final, path / FINAL, plan, command=command)
     say_outcome(path / FINAL, ran)
-    say_use(path)
 
 
 def corrected_labels(path: Path) -> bytes:
@@ -107,7 +118,7 @@ def likeliest(
     asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0, later: int = 0
 ) -> tuple[Experiment, Unseen]:
     """Train the probes: the learning rate that foretells held-out labels best, and the noise that it sees."""
-    folders = train_probes(asked, probes, path, command, earlier, later)
+    folders = train_probes(probes, path, command, earlier, epochs_of(asked) + later)
     seen = {lr: seen_by(runs) for lr, runs in folders.items()}
     best = max(seen, key=lambda lr: seen[lr].likelihood)
     if len(seen) > 1:
@@ -116,16 +127,16 @@ def likeliest(
 
 
 def train_probes(
-    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0, later: int = 0
+    probes: Sequence[Experiment], path: Path, command: str, earlier: int, later: int
 ) -> dict[float, list[Path]]:
     """Train the probes in folders of this one: their folders by learning rate.
 
-    `earlier`: epochs of those before. `later`: epochs of what follows the training itself.
+    `earlier`, `later`: epochs of what was trained before and will be after them.
     """
     folders: dict[float, list[Path]] = {}
     for number, probe in enumerate(probes, 1):
         part = f"probe {number}/{len(probes)}" if len(probes) > 1 else "probe"
-        after = epochs_in(probes[number:]) + epochs_of(asked) + later
+        after = epochs_in(probes[number:]) + later
         plan = Plan(probe.epochs, part=part, earlier=earlier + epochs_in(probes[: number - 1]), later=after)
         trained(probe, path / str(number), plan, command=command)
         folders.setdefault(probe.lr, []).append(path / str(number))

@@ -101,6 +101,26 @@ def test_the_delivered_model_predicts(run, data, tmp_path, capsys):
     assert capsys.readouterr().out.count("\n") == 191  # the training and the test set
 
 
+def test_a_file_of_ones_own_is_not_written_over(run, data, tmp_path, capsys):
+    mine = tmp_path / "mine.csv"
+    commands = [["predict", str(run), str(data), "--out"], ["noise", str(data), "--out"], ["report", str(run), "--out"]]
+    for writing in commands:
+        for text in ("find,label\n1,bone\n", "\nid,predicted_label,confidence\n"):
+            mine.write_text(text)
+            assert execute([*writing, str(mine)]) == 2
+            error = capsys.readouterr().err
+            assert f"{mine} is there already" in error and "name another file" in error and error.count("\n") == 1
+            assert mine.read_text() == text
+        assert execute([*writing, str(tmp_path)]) == 2
+        assert f"{tmp_path} is a folder; name a file in it" in capsys.readouterr().err
+        mine.write_text("")
+        assert execute([*writing, str(mine)]) == 0  # nothing is lost of an empty one
+        assert execute([*writing, str(mine)]) == 0  # nor of what it wrote itself
+    np.save(tmp_path / "mine.npy", np.zeros(3))
+    assert execute(["noise", str(data), "--out", str(tmp_path / "mine.npy")]) == 2
+    assert np.load(tmp_path / "mine.npy").shape == (3,)
+
+
 def test_noise_is_written_and_laid_over(data, tmp_path, capsys):
     labels, out = tmp_path / "labels.csv", tmp_path / "run"
     assert execute(["noise", str(data), "--kind", "symmetry", "--rate", "0.3", "--out", str(labels)]) == 0

@@ -225,6 +225,17 @@ def test_the_export_is_what_train_reads(run, tmp_path, capsys):
     assert read_labels(out, CLASSES, 40).tolist() == numbers
 
 
+def test_the_export_writes_over_its_own_file_alone(run, tmp_path, capsys):
+    DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: decision(39, "accept", "dog"))
+    out = tmp_path / "reviewed.csv"
+    for mine in ("index;name;label;decided\n", "index,name,label\n0,a.png,cat\n"):
+        out.write_text(mine)
+        assert execute(["review", str(run), "--export", str(out)]) == 2
+        assert f"{out} is there already" in capsys.readouterr().err and out.read_text() == mine
+    out.unlink()
+    assert [execute(["review", str(run), "--export", str(out)]) for _ in range(2)] == [0, 0]
+
+
 @pytest.mark.parametrize("names", [[str(i) for i in range(40)], ["same"] * 40])
 def test_names_that_say_nothing_are_left_out(tmp_path, names):
     run = audited(tmp_path / "run", names=names)

@@ -13,6 +13,7 @@ from labelsieve.cells import guarded, unguarded
 from labelsieve.data.arrays import Array, label_tensor, load_npy
 from labelsieve.data.table import reading_text, separator_of
 from labelsieve.errors import InputError
+from labelsieve.files import refuse_others
 
 DECIDED = {  # as people and their spreadsheets write it
     **dict.fromkeys(("true", "1", "yes", "wahr", "vrai", "verdadero", "vero"), True),
@@ -57,6 +58,7 @@ def read_label_file(path: Path, classes: Sequence[str], count: int, names: Seque
 
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """A label file that read_labels reads back: .npy as numbers, anything else as .csv with names."""
+    refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
     try:
         if path.suffix == ".npy":
             np.save(path, labels.numpy())

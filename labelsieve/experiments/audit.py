@@ -13,7 +13,7 @@ import torch
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
 from labelsieve.audit.guesses import Array, Guesses, guesses_of
-from labelsieve.audit.tables import gallery, json_bytes, labels_csv, labels_parquet, rows, summary
+from labelsieve.audit.tables import COLUMNS, gallery, json_bytes, labels_csv, labels_parquet, rows, summary
 from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
 from labelsieve.data import Reading, Trainable, load_data
@@ -29,7 +29,7 @@ from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.show import Views, read_texts, text_file, views_of, views_of_text
 from labelsieve.experiments.spec import Experiment, restored, with_defaults
 from labelsieve.experiments.unfinished import refuse_unfinished
-from labelsieve.files import disk_error, write_atomically
+from labelsieve.files import disk_error, refuse_others, write_atomically
 from labelsieve.predict import load
 from labelsieve.report.records import HELD_OUT, TESTED, Run, read_run, read_samples
 
@@ -237,6 +237,14 @@ def refuse_other_decisions(out: Path, labels: str) -> None:
         raise InputError(f"{out}/review holds decisions about other labels; name another --out, or move it away")
 
 
+def refuse_other_files(out: Path, exports: Sequence[str]) -> None:
+    """A person's own labels.csv, or a file of another name that is written here, is not written over."""
+    refuse_others(out / "labels.csv", ",".join(COLUMNS), ",".join((*COLUMNS, "text")))
+    if not (out / "labels.csv").exists():  # the first that an audit writes
+        for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
+            refuse_others(out / name)
+
+
 def write(
     findings: Findings,
     penalty: Array | None,
@@ -247,6 +255,7 @@ def write(
     texts: Sequence[str] | None = None,
 ) -> None:
     """Write all files, the summary last, and say what was found; `texts` are the samples themselves."""
+    refuse_other_files(out, [EXPORTS[name][0] for name in export])
     try:
         out.mkdir(parents=True, exist_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):  # of an audit before

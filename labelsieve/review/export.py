@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labelsieve.cells import guarded, printable
 from labelsieve.errors import InputError
-from labelsieve.files import write_atomically
+from labelsieve.files import refuse_others, write_atomically
 from labelsieve.report.records import read_samples
 from labelsieve.review.decisions import UNDECIDED, Decision, changed_labels, state
 from labelsieve.review.log import DecisionLog
@@ -25,6 +25,7 @@ def export(run: Path, out: Path) -> str:
     """
     if out.suffix != ".csv":
         raise InputError(f"--export writes a .csv file, not {out.name}; name it so")
+    refuse_others(out, "index,label,decided", "index,name,label,decided")
     given = read_given(run)
     log = DecisionLog(decisions_path(run))
     log.mend()

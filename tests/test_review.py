@@ -28,6 +28,7 @@ from labelsieve.review.decisions import Decision, state
 from labelsieve.review.desk import Desk
 from labelsieve.review.export import export
 from labelsieve.review.log import DecisionLog
+from labelsieve.review.session import farewell
 from labelsieve.review.suspects import read_gallery
 
 CLASSES = ["cat", "dog", "eel"]
@@ -215,8 +216,11 @@ def test_the_export_is_what_train_reads(run, tmp_path, capsys):
     ):
         log.append(lambda past, made=made: made)
     out = tmp_path / "reviewed.csv"
+    desk = Desk(run)
+    assert desk.tally() == (3, 1, 2, 31)
+    assert "3 decided, 2 of them changed; 1 unsure; 31 suspects left" in farewell(desk)[0]
     assert execute(["review", str(run), "--export", str(out)]) == 0
-    assert "40 labels, 2 of them changed; 4 samples are decided" in capsys.readouterr().out
+    assert "40 labels, 2 of them changed; 3 samples are decided, 1 unsure\n" in capsys.readouterr().out
     expected = {i: CLASSES[i % 3] for i in range(40)} | {39: "dog", 38: "cat"}
     assert labels_in(out) == expected
     numbers = [CLASSES.index(expected[i]) for i in range(40)]
@@ -598,21 +602,24 @@ def test_thirty_decisions_by_keyboard_survive_a_kill_and_are_exported(run, serve
             page.keyboard.press("Enter")
         until(page, f"suspects[now].index !== {index}")
         expected[index] = kind
-    assert page.text_content("#progress") == "30 of 35 suspects decided · 15 changed"
+    assert page.text_content("#progress") == "23 of 35 suspects decided, 7 unsure · 15 changed"
     server.kill()  # -9
     server.wait()
     assert {line["index"]: line["decision"] for line in lines_of(run)} == expected
     again = page_of(serve(run).url)
-    assert shown(again) == 9 and again.text_content("#progress") == "30 of 35 suspects decided · 15 changed"
+    assert shown(again) == 9 and again.text_content("#progress") == "23 of 35 suspects decided, 7 unsure · 15 changed"
     again.click("#export")
     again.wait_for_selector("#notice:not([hidden])")
-    assert "40 labels, 15 of them changed; 30 samples are decided" in again.text_content("#notice")
+    assert "40 labels, 15 of them changed; 23 samples are decided, 7 unsure" in again.text_content("#notice")
     new = {"keep": 0, "accept": 1, "unsure": 0, "other": 2}
     wanted = {i: CLASSES[(i + new[expected.get(i, "keep")]) % 3] for i in range(40)}
     assert labels_in(run / "review" / "reviewed.csv") == wanted
     for _ in range(5):
         press(again, "k")
-    assert "Done: all 35 suspects are decided." in again.text_content("#none") and len(lines_of(run)) == 35
+    assert (
+        "Done: all 35 suspects are gone through, 7 of them unsure." in again.text_content("#none")
+        and len(lines_of(run)) == 35
+    )
     assert not again.is_visible("#beyond")  # nothing comes after them
     press(again, "z")
     assert shown(again) == 5 and lines_of(run)[-1]["decision"] == "undo"
@@ -707,6 +714,10 @@ def test_done_is_when_the_suspects_are_done_and_then_one_may_go_on(tmp_path, ser
     )
     press(page, "a")
     assert page.text_content("#progress") == "3 of 3 suspects decided · 1 of the next 32 · 2 changed"
+    press(page, "u")
+    assert page.text_content("#progress") == "3 of 3 suspects decided · 1 of the next 32, 1 unsure · 2 changed"
+    press(page, "ArrowLeft")
+    press(page, "z")
     assert page.text_content("#filter option:nth-child(2)") == "cat (12)"
     page.reload()  # this tab goes on where it was
     until(page, "suspects.length > 0")

@@ -533,6 +533,7 @@ def test_ctrl_c_says_what_is_saved_where_and_what_to_do_next(run, serve):
     assert server.returncode == 0
     assert f"saved in {run / 'review' / 'decisions.jsonl'}: 2 decided, 1 of them changed; 33 suspects left" in said
     reviewed = run / "review" / "reviewed.csv"
+    assert f"go on:    labelsieve review {run}\n" in said
     assert f"labelsieve review {run} --export {reviewed}" in said
     assert f"labelsieve train 'my photos' --skip-bad --seed 3 --labels {reviewed} --out {run}-reviewed\n" in said
 
@@ -726,7 +727,8 @@ def test_done_is_when_the_suspects_are_done_and_then_one_may_go_on(tmp_path, ser
     assert shown(again) == -1 and again.is_visible("#beyond")
     assert again.text_content("#beyond").startswith("Go on with the next 31 most")
     server.send_signal(signal.SIGINT)
-    assert "4 decided, 2 of them changed; 0 suspects left" in server.communicate(timeout=10)[0]
+    said = server.communicate(timeout=10)[0]
+    assert "4 decided, 2 of them changed; 0 suspects left\nuse them: " in said and "go on:" not in said
 
 
 def test_without_suspects_the_most_suspicious_can_be_looked_at_all_the_same(tmp_path, serve, page_of):

@@ -40,7 +40,7 @@ def farewell(desk: Desk) -> list[str]:
     doubtful = f"{unsure:,} unsure; " if unsure else ""
     return [
         f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed; {doubtful}{left:,} suspects left",
-        f"go on:    labelsieve review {run}",
+        *([f"go on:    labelsieve review {run}"] if left else []),
         f"use them: labelsieve review {run} --export {reviewed}",
         *([f"          {go_on}"] if (go_on := again(desk.run, desk.log.path.with_name("reviewed.csv"))) else []),
     ]

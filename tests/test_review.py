@@ -882,6 +882,16 @@ def test_hostile_strings_are_shown_as_text(tmp_path, serve, page_of):
     assert max(widths) <= 360
 
 
+def test_names_are_whole_on_the_buttons_of_a_phone(tmp_path, serve, page_of):
+    classes = ["Lastwagen groß", "Fluggeräte der Bundeswehr, zwei- und mehrmotorig"]
+    page = page_of(serve(audited(tmp_path / "run", 6, 6, classes)).url)
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 844})
+        for choice in ("keep", "accept"):
+            hidden = page.evaluate(f"(s => s.scrollHeight - s.clientHeight)(document.querySelector('#{choice} span'))")
+            assert hidden <= 0, (width, choice)
+
+
 def test_a_thousand_classes_are_found_by_typing(tmp_path, serve, page_of):
     classes = [f"class {number:03}" for number in range(1000)]
     run = audited(tmp_path / "run", 1000, 20, classes)

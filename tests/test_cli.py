@@ -232,6 +232,26 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, says, capsys, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("typed", "path"),
+    [
+        ("train Fotos 2026/ --skip-bad", "'Fotos 2026/'"),
+        ("check Fotos 2026", "'Fotos 2026'"),
+        ("predict runs/mine --device cpu Fotos 2026/im Mai", "'Fotos 2026/im Mai'"),
+        ("train Fotos 26", None),
+        ("train " + " ".join(["a" * 200] * 2000), None),
+        ("train Fotos --skipbad 2026", None),
+    ],
+)
+def test_a_path_with_blanks_wants_quotes(typed, path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Fotos 2026" / "im Mai").mkdir(parents=True)
+    assert execute(typed.split()) == 2
+    error = capsys.readouterr().err
+    assert ("put quotes" in error) is (path is not None)
+    assert path is None or error == f"error: put quotes around a path with blanks: {path}\n"
+
+
 def test_a_noise_rate_is_a_number_or_auto(data, capsys):
     assert execute(["train", str(data), "--noise-rate", "half"]) == 2
     assert capsys.readouterr().err == "error: --noise-rate is a number from 0 to 1, or auto, got 'half'\n"

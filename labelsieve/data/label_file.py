@@ -94,10 +94,7 @@ def _from_lines(
     if any(name.isdigit() for name in classes):
         _refuse_strangers(found, number, path)
     numbers = np.array([_class_number(line, number, path) for line in found], dtype=np.int64)
-    if names is not None and _named(found, names):
-        order = _by_name(found, names, path)
-    else:
-        order = _order(found, path)
+    order = _order(found, path) if names is None or not _named(found, names) else _by_name(found, names, path)
     if all(line.decided is None for line in found):
         return numbers[order], None
     return numbers[order], np.array([_decided(line, path) for line in found], dtype=bool)[order]

@@ -572,7 +572,7 @@ def complaint(argv: Sequence[str], page: str) -> str:
 def torn_path(words: Sequence[str]) -> str:
     """A path with blanks that the shell has cut into words, the longest; empty if these are parts of none."""
     spans = [words[first : first + count] for first in range(len(words)) for count in range(2, MOST_WORDS + 1)]
-    there = [path for path in map(" ".join, spans) if os.path.exists(path)]  # noqa: PTH110  # Path.exists fails on a long one
+    there = [path for path in map(" ".join, spans) if os.path.exists(path)]  # noqa: PTH110  # Path fails on long ones
     return max(there, key=len, default="")
 
 

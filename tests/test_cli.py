@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 import labelsieve
 from labelsieve import METHODS
 from labelsieve.cli import execute
+from labelsieve.experiments.folder import differences, typed_as
+from labelsieve.experiments.spec import Experiment
 from labelsieve.report.records import read_run, read_samples
 from tests.conftest import blobs
 
@@ -261,8 +264,30 @@ def test_a_folder_of_another_run_is_not_touched(run, data, capsys):
     before = (run / "record.jsonl").read_bytes()
     assert execute(["train", str(data), "--noise", "pair", "--rate", "0.2", *QUICK, "--out", str(run)]) == 2
     error = capsys.readouterr().err
-    assert "is another run: its rate is 0.3, not 0.2" in error
+    assert "is another run: it was trained with --rate 0.3, not with --rate 0.2; name another --out" in error
     assert (run / "record.jsonl").read_bytes() == before
+
+
+def test_the_most_telling_difference_between_runs_is_told_in_the_words_that_people_type():
+    old = Experiment(noise_rate=0.181, options=(("floor", 0.5),), valid=0.1)
+
+    def told(data="a", **changed):
+        new = {"experiment": replace(old, **changed).as_dict(), "data": data}
+        was = {"experiment": old.as_dict(), "data": "a"}
+        return [f"{typed_as(name, a)}, {typed_as(name, b)}" for name, a, b in differences(was, new)]
+
+    assert told(noise_rate=0.15, options=(), valid=0.0) == [
+        "with --noise-rate 0.181, with --noise-rate 0.15",
+        "with --valid 0.1, with --valid 0.0",
+        "with --set floor=0.5, without --set",
+    ]
+    assert told(skip_bad=True, seed=3) == ["with --seed 0, with --seed 3", "without --skip-bad, with --skip-bad"]
+    assert told(criterion="ol", drop_last=True) == [
+        "without --criterion, with --criterion ol",
+        "without drop_last, with drop_last",
+    ]
+    assert told(data="b") == ["on data and labels of fingerprint a, on data and labels of fingerprint b"]
+    assert told(data="/elsewhere") and not told(workers=3)
 
 
 def test_data_that_changed_is_noticed(run, data, capsys):
@@ -271,7 +296,7 @@ def test_data_that_changed_is_noticed(run, data, capsys):
     arrays["images"][0, 0, 0] ^= 1
     np.savez(data, **arrays)
     assert execute(["train", str(data), "--noise", "pair", "--rate", "0.3", *QUICK, "--out", str(run)]) == 2
-    assert "data's fingerprint" in capsys.readouterr().err
+    assert "is another run: it was trained on data and labels of fingerprint" in capsys.readouterr().err
 
 
 def test_a_folder_with_other_files_is_not_touched(tmp_path, data, capsys):

@@ -228,7 +228,7 @@ def test_other_decisions_are_another_run(rounds, capsys):
         assert execute([*train, "--out", str(folder / "two")]) == 2
     finally:
         (folder / "reviewed.csv").write_bytes(was)
-    assert "is another run: its data's fingerprint" in capsys.readouterr().err
+    assert "is another run: it was trained on data and labels of fingerprint" in capsys.readouterr().err
 
 
 def test_the_third_round_knows_the_decisions_of_the_first(rounds, tmp_path):

@@ -23,6 +23,8 @@ from PIL import Image
 from labelsieve.cells import guarded
 from labelsieve.cli import execute
 from labelsieve.errors import InputError, ResourceError
+from labelsieve.report.reviewed import reviewed
+from labelsieve.report.reviewed import standing as standing_in
 from labelsieve.review import log as log_module
 from labelsieve.review.decisions import Decision, state
 from labelsieve.review.desk import Desk
@@ -100,6 +102,28 @@ decision_lists = st.lists(
 @given(decision_lists, st.integers(0, 3))
 def test_undo_is_the_inverse_of_deciding(past, index):
     assert state([*past, decision(index, "unsure"), decision(index, "undo")]) == state(past)
+
+
+@given(decision_lists)
+def test_the_report_reads_the_same_of_the_file(tmp_path_factory, past):
+    place = tmp_path_factory.mktemp("run")
+    assert standing_in(place) == {}
+    (place / "review").mkdir()
+    lines = b"".join(made.line() for made in past)
+    (place / "review" / "decisions.jsonl").write_bytes(lines + b'{"index": 0, "deci')  # being written
+    assert standing_in(place) == {index: made.label for index, made in state(past).items()}
+
+
+def test_how_far_a_review_came_by_hand(tmp_path):
+    run = audited(tmp_path / "run", marked=4)  # 39 to 36
+    made = [decision(39, "accept", "dog"), decision(38, "other", "eel"), decision(37, "unsure"), decision(35, "keep")]
+    assert reviewed(run, run / "audit" / "gallery.jsonl") == (0, 0)
+    for one in made:  # 38 is called eel already, 35 is not marked
+        DecisionLog(run / "review" / "decisions.jsonl").append(lambda past, one=one: one)
+    assert reviewed(run, run / "audit" / "gallery.jsonl") == (3, 1)
+    (run / "review" / "decisions.jsonl").write_text("{}\n")
+    with pytest.raises(InputError, match=r"cannot read .*decisions\.jsonl: 'index'; mend it or move it away"):
+        reviewed(run, run / "audit" / "gallery.jsonl")
 
 
 @given(decision_lists)

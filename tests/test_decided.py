@@ -244,6 +244,15 @@ def test_other_decisions_are_another_run(rounds, capsys):
     assert "is another run: it was trained on data and labels of fingerprint" in capsys.readouterr().err
 
 
+def test_corrected_labels_say_that_they_take_no_notice_of_decisions(rounds, capsys):
+    folder, kinds, _ = rounds
+    for export, says in ((["--export", "corrected"], True), (["--export", "cleanlab"], False)):
+        capsys.readouterr()
+        assert execute(["audit", str(folder / "one"), *export]) == 0
+        hint = f"takes no notice of the {len(kinds):,} decisions in {folder / 'one'}/review: labelsieve review "
+        assert (hint in capsys.readouterr().out) is says
+
+
 def test_the_third_round_knows_the_decisions_of_the_first(rounds, tmp_path):
     folder, kinds, _ = rounds
     assert execute(["audit", str(folder / "two"), "--export", "corrected"]) == 0

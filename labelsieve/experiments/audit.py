@@ -32,6 +32,7 @@ from labelsieve.experiments.unfinished import refuse_unfinished
 from labelsieve.files import disk_error, refuse_others, write_atomically
 from labelsieve.predict import load
 from labelsieve.report.records import HELD_OUT, TESTED, Run, read_run, read_samples
+from labelsieve.report.reviewed import standing
 
 PLAIN = ("default", "active-bias")
 SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
@@ -84,6 +85,7 @@ def audit_run(
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)
+    say_decisions(path, export)
 
 
 def findings_in(
@@ -200,6 +202,7 @@ def audit_files(
     made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": of_labels}
     made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
     write(findings_of(guesses, names, ids, unlearnt=True), None, made, shown, out, export, texts)
+    say_decisions(out, export)
     quoted = printable(shlex.quote(str(out)))
     print(f"look at them: labelsieve report {quoted}\ngo through:   labelsieve review {quoted}")
     if shown is None:
@@ -235,6 +238,14 @@ def refuse_other_decisions(out: Path, labels: str) -> None:
         return
     if read_json(out / "summary.json").get("made", {}).get("fingerprint") != labels:
         raise InputError(f"{out}/review holds decisions about other labels; name another --out, or move it away")
+
+
+def say_decisions(place: Path, export: Sequence[str]) -> None:
+    """Corrected labels are what the audit suggests: who has decided otherwise wants another file."""
+    said = len(standing(place)) if "corrected" in export else 0
+    if said:
+        reviewed = f"labelsieve review {shlex.quote(str(place))} --export reviewed.csv"
+        print(f"corrected.csv takes no notice of the {said:,} decisions in {place}/review: {printable(reviewed)} does")
 
 
 def refuse_other_files(out: Path, exports: Sequence[str]) -> None:

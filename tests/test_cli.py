@@ -206,6 +206,7 @@ def test_methods_are_listed(capsys):
         (["train", "--lam", "-1"], "lam must be a number of at least 0"),
         (["train", "--seed", "-1"], "seed must be at least 0"),
         (["train", "--valid", "1"], "valid must be in [0, 1)"),
+        (["train", "--test", "20"], "test must be in [0, 1), got 20; 0.2 is a fifth"),
         (["train", "--precision", "fp8"], "precision must be fp32 or bf16"),
         (["train", "--device", "tpu"], "try --device cpu"),
         (["train", "--set", "lam"], "--set takes name=value"),
@@ -357,9 +358,13 @@ def test_a_damaged_model_is_refused(run, capsys):
     assert "is not a model of labelsieve, or it is damaged" in capsys.readouterr().err
 
 
-def test_images_of_another_size_are_refused(run, capsys):
+def test_images_of_another_size_are_refused(run, tmp_path, capsys):
     assert execute(["predict", str(run), "fashion"]) == 2
     assert "trained on images of 8 x 8 pixels with 1 channels, got 28 x 28 with 1" in capsys.readouterr().err
+    (tmp_path / "rows.csv").write_text("a,b,label\n1,2,x\n3,4,y\n")
+    assert execute(["predict", str(run), str(tmp_path / "rows.csv")]) == 2
+    said = "the model was trained on images of 8 x 8 pixels, these are rows of 2 numbers"
+    assert said in capsys.readouterr().err
     import labelsieve
 
     with pytest.raises(ValueError, match="got 9 x 9 with 1; one image alone"):

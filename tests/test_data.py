@@ -135,6 +135,12 @@ def test_label_files_that_cannot_be_used_are_refused_by_line(tmp_path, text, rea
         read_labels(tmp_path / "labels.csv", ["a", "b"], 3)
 
 
+def test_a_label_file_without_labels_says_what_to_do(tmp_path):
+    (tmp_path / "truth.csv").write_text("name,true\na.png,cat\n")
+    with pytest.raises(InputError, match=r"truth\.csv has no column 'label' \(it has: name, true\); call the one"):
+        read_labels(tmp_path / "truth.csv", ("cat", "dog"), 1)
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_label_files_of_spreadsheets(tmp_path, separator):
     path = tmp_path / "labels.csv"

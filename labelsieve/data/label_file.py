@@ -78,7 +78,8 @@ def _lines(path: Path) -> list[Line]:
         file.seek(0)
         rows = csv.DictReader(file, delimiter=separator_of(first))
         if "label" not in (rows.fieldnames or ()):
-            raise InputError(f"{path} has no column 'label' (it has: {', '.join(rows.fieldnames or ['nothing'])})")
+            there = ", ".join(rows.fieldnames or ["nothing"])
+            raise InputError(f"{path} has no column 'label' (it has: {there}); call the one with the labels so")
         return [
             Line(row["label"], row.get("index"), row.get("name"), row.get("decided"), rows.line_num) for row in rows
         ]

@@ -25,6 +25,7 @@ from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.options import Data, File, Number, Text, Whole, own_default
 
 P = ParamSpec("P")
+GOING_ON = ("train", "table", "compare", "figure", "demo")  # commands that go on where they were cut
 MOST_WORDS = 12  # of a path with blanks
 
 
@@ -506,7 +507,8 @@ def execute(argv: Sequence[str]) -> int:
     except LabelsieveError as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return fail("stopped by SIGINT; the same command goes on", 130)
+        resumes = argv[0] in GOING_ON
+        return fail(f"stopped by Ctrl-C{'; the same command goes on' if resumes else ''}", 130)
     except BrokenPipeError:
         raise
     except MemoryError:

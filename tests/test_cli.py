@@ -478,15 +478,33 @@ def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_real_run_whole(data, tmp_path, number):
+@pytest.mark.parametrize(
+    ("typed", "place", "says"),
+    [
+        ("check x", "check.check", "stopped by Ctrl-C"),
+        ("predict run x", "classify.classify", "stopped by Ctrl-C"),
+        ("train x", "single.from_options", "stopped by Ctrl-C; the same command goes on"),
+        ("table small", "reproduce.reproduce", "stopped by Ctrl-C; the same command goes on"),
+    ],
+)
+def test_only_what_goes_on_says_so_when_it_is_stopped(typed, place, says, monkeypatch, capsys):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"labelsieve.experiments.{place}", stopped)
+    assert execute(typed.split()) == 130
+    assert capsys.readouterr().err == f"error: {says}\n"
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_ends_a_real_run_whole(data, tmp_path, number, name):
     out = tmp_path / "run"
     process = long_run(data, out, "--epochs", "5000")
     wait_for_epochs(out / "record.jsonl", 2, process)
     process.send_signal(number)
     code, _, error = finish(process, timeout=20)
     assert code == 128 + number
-    assert error.startswith(f"error: stopped by {number.name}") and error.count("\n") == 1
+    assert error.startswith(f"error: stopped by {name}") and error.count("\n") == 1
     assert (out / "checkpoints").exists() and not (out / "done").exists()
 
 

@@ -142,7 +142,7 @@ def test_a_signal_ends_the_sweep_and_keeps_what_is_finished(data, place, tmp_pat
         if done == 1 and list(place.glob(f"labelsieve-*/{long.name()}/record.jsonl")):
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped, match="SIGINT with all finished runs here"):
+    with pytest.raises(Stopped, match="Ctrl-C with all finished runs here"):
         sweep([short, long], root, report, on="ray")
     assert [path.name for path in root.iterdir()] == [short.name()]
     assert (folder_of(short, root) / "done").exists()

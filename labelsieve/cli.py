@@ -120,6 +120,7 @@ def train(
         print(f"go through the suspects: labelsieve review {shlex.quote(str(path))}")
     else:
         single.train(experiment, path, command=typed)
+        print(f"suspects and page: labelsieve report {shlex.quote(str(path))}")
 
 
 def compare(
@@ -507,7 +508,7 @@ def execute(argv: Sequence[str]) -> int:
     except LabelsieveError as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        resumes = argv[0] in GOING_ON
+        resumes = "".join(argv[:1]) in GOING_ON
         return fail(f"stopped by Ctrl-C{'; the same command goes on' if resumes else ''}", 130)
     except BrokenPipeError:
         raise

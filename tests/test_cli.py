@@ -1,6 +1,7 @@
 """The command line, in this process and as a real one."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -78,6 +79,16 @@ def test_training_leaves_a_whole_run_folder(run):
     assert tables["last/penalty"].shape == (1, 4, 4) and (tables["noise"] == realised).all()
     spec = json.loads((run / "spec.json").read_text())
     assert spec["experiment"]["method"] == "mentornet-prop" and spec["versions"]["torch"]
+
+
+def test_training_with_a_method_or_rate_says_how_to_get_the_suspects(data, tmp_path, capsys):
+    for number, more in enumerate((["--method", "default"], ["--noise-rate", "0.2"])):
+        out = tmp_path / f"my run {number}"
+        assert execute(["train", str(data), *more, *QUICK, "--out", str(out)]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"suspects and page: labelsieve report '{out}'"
+        assert execute(shlex.split(last)[4:]) == 0
+        assert (out / "audit" / "labels.csv").exists() and (out / "report.html").exists()
 
 
 def test_a_finished_run_is_not_run_again(run, data, capsys):

@@ -25,6 +25,8 @@ from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.options import Data, File, Number, Text, Whole, own_default
 
 P = ParamSpec("P")
+GOING_ON = ("train", "table", "compare", "figure", "demo")  # commands that go on where they were cut
+MOST_WORDS = 12  # of a path with blanks
 
 
 def demo(
@@ -118,6 +120,7 @@ def train(
         print(f"go through the suspects: labelsieve review {shlex.quote(str(path))}")
     else:
         single.train(experiment, path, command=typed)
+        print(f"suspects and page: labelsieve report {shlex.quote(str(path))}")
 
 
 def compare(
@@ -505,7 +508,8 @@ def execute(argv: Sequence[str]) -> int:
     except LabelsieveError as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return fail("stopped by SIGINT; the same command goes on", 130)
+        resumes = "".join(argv[:1]) in GOING_ON
+        return fail(f"stopped by Ctrl-C{'; the same command goes on' if resumes else ''}", 130)
     except BrokenPipeError:
         raise
     except MemoryError:
@@ -560,10 +564,19 @@ def complaint(argv: Sequence[str], page: str) -> str:
     if not argv or argv[0] not in COMMANDS:
         hint = nearest(argv[0] if argv else "", COMMANDS)
         return f"{said}; {hint}" if argv else f"{said}; see labelsieve --help"
+    if said.startswith("Unrecognized") and (path := torn_path(argv[1:])):
+        return f"put quotes around a path with blanks: {shlex.quote(path)}"
     known = [f"--{name.replace('_', '-')}" for name in usual_options(COMMANDS[argv[0]])]
     unknown = next((w for w in argv if w.startswith("--") and w.partition("=")[0] not in known), None)
     hint = f"{nearest(unknown, known)} See" if unknown else "see"
     return f"{said}; {hint} labelsieve {argv[0]} --help"
+
+
+def torn_path(words: Sequence[str]) -> str:
+    """A path with blanks that the shell has cut into words, the longest; empty if these are parts of none."""
+    spans = [words[first : first + count] for first in range(len(words)) for count in range(2, MOST_WORDS + 1)]
+    there = [path for path in map(" ".join, spans) if os.path.exists(path)]  # noqa: PTH110  # Path fails on long ones
+    return max(there, key=len, default="")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,22 @@ def stranger(place: Path) -> InputError:
     return InputError(f"{place} is neither a run (it has no spec.json) nor an audit (it has no summary.json); {made}")
 
 
+def refuse_others(path: Path, *first_lines: str) -> None:
+    """A file that does not begin with a line which labelsieve writes is somebody's work, and not written over."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name a file in it")
+    if not path.is_file() or not path.stat().st_size:
+        return
+    longest = 2 + max((len(line) for line in first_lines), default=0)
+    try:
+        with path.open("rb") as file:
+            first = file.readline(longest).decode(errors="replace").rstrip("\r\n")
+    except OSError as error:
+        raise disk_error(path, error) from error
+    if first not in first_lines:
+        raise InputError(f"{path} is there already and may be your own work; name another file, or move it away")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write to a file beside it, flush to the disk, rename: a reader or a crash never sees half a file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -87,7 +87,7 @@ class Predictor:
                 f"the model was trained on images of {height} x {width} pixels with {channels} channels, got "
                 f"{was[1]} x {was[2]} with {was[0]}{hint}"
             )
-        raise InputError(f"the model was trained on samples of shape {self.shape}, these are of {now}")
+        raise InputError(f"the model was trained on {described(self.shape)}, these are {described(now)}")
 
     def _rows(self, values: Array, source: str) -> Tensor:
         if values.ndim != 2 or values.shape[1:] != self.shape or values.dtype.kind not in "iuf":
@@ -108,6 +108,13 @@ class Predictor:
         """The number of the likeliest class of each image."""
         numbers: Array = self.predict_proba(images).argmax(1)
         return numbers
+
+
+def described(shape: Sequence[int]) -> str:
+    """What samples of a shape are, in plain words."""
+    if len(shape) == 1:
+        return f"rows of {shape[0]} numbers"
+    return f"images of {shape[1]} x {shape[2]} pixels"
 
 
 def load(run: str | Path, device: str = "cpu", model: str | None = None) -> Predictor:

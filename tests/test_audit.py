@@ -549,7 +549,8 @@ def test_the_documented_figures_come_from_the_records():
 
 def test_a_reason_never_says_what_the_model_does_not():
     """The suggestion follows where wrong labels come from, and need not be the model's first."""
-    assert reason("cat", "dog", 0.02, 0.2, True, 0.0) == "Looks more like dog (20%) than cat (2%)."
+    assert reason("cat", "dog", 0.02, 0.2, True, 0.0) == "The model is unsure: looks more like dog (20%) than cat (2%)."
+    assert reason("cat", "dog", 0.1, 0.5, True, 0.0) == "Looks more like dog (50%) than cat (10%)."
     assert reason("cat", "dog", 0.3, 0.2, True, 0.0) == "The model is only 30% sure of cat; it may be dog (20%)."
 
 

@@ -289,6 +289,26 @@ def test_too_little_to_hold_out_is_said(tmp_path, capsys):
     assert "held out 45 samples, too few to estimate a noise rate; say --noise-rate, or --valid" in error
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "says"),
+    [
+        (["--method", "mentornetprop"], "did you mean mentornet-prop?"),
+        (["--criterion", "oll"], "did you mean ol?"),
+        (["--set", "flor=0.5"], "has no option 'flor'"),
+        (["--method", "sl", "--set", "beta=much"], "option beta cannot be 'much'"),
+        (["--method", "selfie", "--set", "rounds=0"], "rounds must be at least 1"),
+        (["--method", "vat", "--forward", "second"], "--forward second"),
+        (["--method", "co-teaching", "--init", "runs/other"], "networks that differ"),
+    ],
+)
+@pytest.mark.parametrize("rate", [[], ["--noise-rate", "auto"]])
+def test_a_method_that_cannot_be_is_refused_before_any_probe(misspelt, says, rate, noisy_file, capsys, monkeypatch):
+    monkeypatch.setattr(train_auto, "train_auto", lambda *_: pytest.fail("the probes began"))
+    assert execute(["train", str(noisy_file), *misspelt, *rate]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+
+
 def test_a_dry_run_says_that_a_probe_comes_first(noisy_file, capsys):
     assert execute(["train", str(noisy_file), *QUICK, "--dry-run"]) == 0
     said = capsys.readouterr().out

@@ -1,10 +1,12 @@
 """The command line, in this process and as a real one."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ import pytest
 import labelsieve
 from labelsieve import METHODS
 from labelsieve.cli import execute
+from labelsieve.experiments.folder import differences, typed_as
+from labelsieve.experiments.spec import Experiment
 from labelsieve.report.records import read_run, read_samples
 from tests.conftest import blobs
 
@@ -77,6 +81,16 @@ def test_training_leaves_a_whole_run_folder(run):
     assert spec["experiment"]["method"] == "mentornet-prop" and spec["versions"]["torch"]
 
 
+def test_training_with_a_method_or_rate_says_how_to_get_the_suspects(data, tmp_path, capsys):
+    for number, more in enumerate((["--method", "default"], ["--noise-rate", "0.2"])):
+        out = tmp_path / f"my run {number}"
+        assert execute(["train", str(data), *more, *QUICK, "--out", str(out)]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"suspects and page: labelsieve report '{out}'"
+        assert execute(shlex.split(last)[4:]) == 0
+        assert (out / "audit" / "labels.csv").exists() and (out / "report.html").exists()
+
+
 def test_a_finished_run_is_not_run_again(run, data, capsys):
     before = {path.name: path.stat().st_mtime_ns for path in run.iterdir() if path.name != "lock"}
     assert execute(["train", str(data), "--noise", "pair", "--rate", "0.3", *QUICK, "--out", str(run)]) == 0
@@ -99,6 +113,26 @@ def test_the_delivered_model_predicts(run, data, tmp_path, capsys):
     capsys.readouterr()
     assert execute(["predict", str(run), str(data)]) == 0
     assert capsys.readouterr().out.count("\n") == 191  # the training and the test set
+
+
+def test_a_file_of_ones_own_is_not_written_over(run, data, tmp_path, capsys):
+    mine = tmp_path / "mine.csv"
+    commands = [["predict", str(run), str(data), "--out"], ["noise", str(data), "--out"], ["report", str(run), "--out"]]
+    for writing in commands:
+        for text in ("find,label\n1,bone\n", "\nid,predicted_label,confidence\n"):
+            mine.write_text(text)
+            assert execute([*writing, str(mine)]) == 2
+            error = capsys.readouterr().err
+            assert f"{mine} is there already" in error and "name another file" in error and error.count("\n") == 1
+            assert mine.read_text() == text
+        assert execute([*writing, str(tmp_path)]) == 2
+        assert f"{tmp_path} is a folder; name a file in it" in capsys.readouterr().err
+        mine.write_text("")
+        assert execute([*writing, str(mine)]) == 0  # nothing is lost of an empty one
+        assert execute([*writing, str(mine)]) == 0  # nor of what it wrote itself
+    np.save(tmp_path / "mine.npy", np.zeros(3))
+    assert execute(["noise", str(data), "--out", str(tmp_path / "mine.npy")]) == 2
+    assert np.load(tmp_path / "mine.npy").shape == (3,)
 
 
 def test_noise_is_written_and_laid_over(data, tmp_path, capsys):
@@ -183,6 +217,7 @@ def test_methods_are_listed(capsys):
         (["train", "--lam", "-1"], "lam must be a number of at least 0"),
         (["train", "--seed", "-1"], "seed must be at least 0"),
         (["train", "--valid", "1"], "valid must be in [0, 1)"),
+        (["train", "--test", "20"], "test must be in [0, 1), got 20; 0.2 is a fifth"),
         (["train", "--precision", "fp8"], "precision must be fp32 or bf16"),
         (["train", "--device", "tpu"], "try --device cpu"),
         (["train", "--set", "lam"], "--set takes name=value"),
@@ -212,6 +247,26 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, says, capsys, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("typed", "path"),
+    [
+        ("train Fotos 2026/ --skip-bad", "'Fotos 2026/'"),
+        ("check Fotos 2026", "'Fotos 2026'"),
+        ("predict runs/mine --device cpu Fotos 2026/im Mai", "'Fotos 2026/im Mai'"),
+        ("train Fotos 26", None),
+        ("train " + " ".join(["a" * 200] * 2000), None),
+        ("train Fotos --skipbad 2026", None),
+    ],
+)
+def test_a_path_with_blanks_wants_quotes(typed, path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Fotos 2026" / "im Mai").mkdir(parents=True)
+    assert execute(typed.split()) == 2
+    error = capsys.readouterr().err
+    assert ("put quotes" in error) is (path is not None)
+    assert path is None or error == f"error: put quotes around a path with blanks: {path}\n"
+
+
 def test_a_noise_rate_is_a_number_or_auto(data, capsys):
     assert execute(["train", str(data), "--noise-rate", "half"]) == 2
     assert capsys.readouterr().err == "error: --noise-rate is a number from 0 to 1, or auto, got 'half'\n"
@@ -221,8 +276,30 @@ def test_a_folder_of_another_run_is_not_touched(run, data, capsys):
     before = (run / "record.jsonl").read_bytes()
     assert execute(["train", str(data), "--noise", "pair", "--rate", "0.2", *QUICK, "--out", str(run)]) == 2
     error = capsys.readouterr().err
-    assert "is another run: its rate is 0.3, not 0.2" in error
+    assert "is another run: it was trained with --rate 0.3, not with --rate 0.2; name another --out" in error
     assert (run / "record.jsonl").read_bytes() == before
+
+
+def test_the_most_telling_difference_between_runs_is_told_in_the_words_that_people_type():
+    old = Experiment(noise_rate=0.181, options=(("floor", 0.5),), valid=0.1)
+
+    def told(data="a", **changed):
+        new = {"experiment": replace(old, **changed).as_dict(), "data": data}
+        was = {"experiment": old.as_dict(), "data": "a"}
+        return [f"{typed_as(name, a)}, {typed_as(name, b)}" for name, a, b in differences(was, new)]
+
+    assert told(noise_rate=0.15, options=(), valid=0.0) == [
+        "with --noise-rate 0.181, with --noise-rate 0.15",
+        "with --valid 0.1, with --valid 0.0",
+        "with --set floor=0.5, without --set",
+    ]
+    assert told(skip_bad=True, seed=3) == ["with --seed 0, with --seed 3", "without --skip-bad, with --skip-bad"]
+    assert told(criterion="ol", drop_last=True) == [
+        "without --criterion, with --criterion ol",
+        "without drop_last, with drop_last",
+    ]
+    assert told(data="b") == ["on data and labels of fingerprint a, on data and labels of fingerprint b"]
+    assert told(data="/elsewhere") and not told(workers=3)
 
 
 def test_data_that_changed_is_noticed(run, data, capsys):
@@ -231,7 +308,7 @@ def test_data_that_changed_is_noticed(run, data, capsys):
     arrays["images"][0, 0, 0] ^= 1
     np.savez(data, **arrays)
     assert execute(["train", str(data), "--noise", "pair", "--rate", "0.3", *QUICK, "--out", str(run)]) == 2
-    assert "data's fingerprint" in capsys.readouterr().err
+    assert "is another run: it was trained on data and labels of fingerprint" in capsys.readouterr().err
 
 
 def test_a_folder_with_other_files_is_not_touched(tmp_path, data, capsys):
@@ -292,9 +369,13 @@ def test_a_damaged_model_is_refused(run, capsys):
     assert "is not a model of labelsieve, or it is damaged" in capsys.readouterr().err
 
 
-def test_images_of_another_size_are_refused(run, capsys):
+def test_images_of_another_size_are_refused(run, tmp_path, capsys):
     assert execute(["predict", str(run), "fashion"]) == 2
     assert "trained on images of 8 x 8 pixels with 1 channels, got 28 x 28 with 1" in capsys.readouterr().err
+    (tmp_path / "rows.csv").write_text("a,b,label\n1,2,x\n3,4,y\n")
+    assert execute(["predict", str(run), str(tmp_path / "rows.csv")]) == 2
+    said = "the model was trained on images of 8 x 8 pixels, these are rows of 2 numbers"
+    assert said in capsys.readouterr().err
     import labelsieve
 
     with pytest.raises(ValueError, match="got 9 x 9 with 1; one image alone"):
@@ -408,15 +489,33 @@ def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_real_run_whole(data, tmp_path, number):
+@pytest.mark.parametrize(
+    ("typed", "place", "says"),
+    [
+        ("check x", "check.check", "stopped by Ctrl-C"),
+        ("predict run x", "classify.classify", "stopped by Ctrl-C"),
+        ("train x", "single.from_options", "stopped by Ctrl-C; the same command goes on"),
+        ("table small", "reproduce.reproduce", "stopped by Ctrl-C; the same command goes on"),
+    ],
+)
+def test_only_what_goes_on_says_so_when_it_is_stopped(typed, place, says, monkeypatch, capsys):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"labelsieve.experiments.{place}", stopped)
+    assert execute(typed.split()) == 130
+    assert capsys.readouterr().err == f"error: {says}\n"
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_ends_a_real_run_whole(data, tmp_path, number, name):
     out = tmp_path / "run"
     process = long_run(data, out, "--epochs", "5000")
     wait_for_epochs(out / "record.jsonl", 2, process)
     process.send_signal(number)
     code, _, error = finish(process, timeout=20)
     assert code == 128 + number
-    assert error.startswith(f"error: stopped by {number.name}") and error.count("\n") == 1
+    assert error.startswith(f"error: stopped by {name}") and error.count("\n") == 1
     assert (out / "checkpoints").exists() and not (out / "done").exists()
 
 

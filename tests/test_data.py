@@ -135,6 +135,12 @@ def test_label_files_that_cannot_be_used_are_refused_by_line(tmp_path, text, rea
         read_labels(tmp_path / "labels.csv", ["a", "b"], 3)
 
 
+def test_a_label_file_without_labels_says_what_to_do(tmp_path):
+    (tmp_path / "truth.csv").write_text("name,true\na.png,cat\n")
+    with pytest.raises(InputError, match=r"truth\.csv has no column 'label' \(it has: name, true\); call the one"):
+        read_labels(tmp_path / "truth.csv", ("cat", "dog"), 1)
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_label_files_of_spreadsheets(tmp_path, separator):
     path = tmp_path / "labels.csv"
@@ -156,12 +162,41 @@ def test_label_files_go_by_their_index_and_numbers_may_be_names(tmp_path):
     path.write_text("index,label\n3,c\n2,b\n1,a\n0,a\n")
     assert read_labels(path, ("a", "b", "c"), 4).tolist() == [0, 0, 1, 2]
     path.write_text("index,label\n0,a\n0,b\n")
+    with pytest.raises(InputError, match=r"labels\.csv:3: sample 0 is there twice: as b, in line 2 as a; keep one"):
+        read_labels(path, ("a", "b"), 2)
+    path.write_text("index,label\n0,a\n2,b\n")
     with pytest.raises(InputError, match="must name 0 to 1, each once"):
         read_labels(path, ("a", "b"), 2)
     path.write_text("label\n0\n1\n2\n")
     with pytest.raises(InputError, match=r"labels\.csv:2: '0' is no class; there are: 1, 2, 3"):
         read_labels(path, ("1", "2", "3"), 3)
     assert read_labels(path, ("a", "b", "c"), 3).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("9,x.png,b\n", r"labels\.csv:5: x\.png is there twice: as b, in line 2 as a; keep one"),
+        ("9,x.png,a\n", r"labels\.csv:5: x\.png is there twice, the same in line 2; keep one"),
+        ("9,-y.png,b\n", r"labels\.csv:5: -y\.png is there twice, the same in line 3"),  # there with an apostrophe
+    ],
+)
+def test_a_label_file_with_two_lines_for_a_sample_is_refused(tmp_path, more, says):
+    path = tmp_path / "labels.csv"
+    lines = "index,name,label\n0,x.png,a\n1,'-y.png,b\n7,other.png,a\n"
+    path.write_text(lines)
+    assert read_labels(path, ("a", "b"), 2, ("-y.png", "x.png")).tolist() == [1, 0]
+    path.write_text(lines + more)
+    with pytest.raises(InputError, match=says):
+        read_labels(path, ("a", "b"), 2, ("-y.png", "x.png"))
+
+
+def test_samples_of_the_same_name_go_by_their_index(tmp_path):
+    names = ("x.png", "y.png", "x.png")
+    write_labels(tmp_path / "labels.csv", torch.tensor([0, 1, 1]), ("a", "b"), names)
+    assert read_labels(tmp_path / "labels.csv", ("a", "b"), 3, names).tolist() == [0, 1, 1]
+    (tmp_path / "short.csv").write_text("name,label\nx.png,b\ny.png,a\n")
+    assert read_labels(tmp_path / "short.csv", ("a", "b"), 3, names).tolist() == [1, 0, 1]
 
 
 def test_a_published_dataset_is_found_by_its_name(tmp_path, monkeypatch):

@@ -174,7 +174,20 @@ def test_the_suspects_of_the_second_round_are_others(rounds, capsys):
     rate = read_json(folder / "two" / "audit" / "summary.json")["noise_rate"]
     assert abs(rate["estimate"] - len(unsure) / 400) < 0.045  # the kept ones do not count
     assert execute(["report", str(folder / "two")]) == 0
-    assert DECIDED not in (folder / "two" / "report.html").read_text()
+    page = (folder / "two" / "report.html").read_text()
+    assert DECIDED not in page
+    assert f"<li>{len(sure):,} labels were decided on by a person before this run and count as right.</li>" in page
+    assert "gone through" not in page  # there is no review of this run yet
+
+
+def test_the_report_knows_how_far_the_review_came(rounds):
+    folder, kinds, _ = rounds
+    assert execute(["report", str(folder / "one")]) == 0
+    page = (folder / "one" / "report.html").read_text()
+    changed = sum(kind == "accept" for kind in kinds.values())
+    gone = f"{len(kinds):,} of the {len(kinds):,} suspects were gone through in the review, {changed:,} labels changed."
+    assert f"<li>{gone}</li>" in page and "decided on by a person" not in page
+    assert "Go through the suspects" not in page and "Write down what you decided" in page
 
 
 def test_report_and_review_name_the_same_command_and_it_works(rounds, capsys):
@@ -228,7 +241,16 @@ def test_other_decisions_are_another_run(rounds, capsys):
         assert execute([*train, "--out", str(folder / "two")]) == 2
     finally:
         (folder / "reviewed.csv").write_bytes(was)
-    assert "is another run: its data's fingerprint" in capsys.readouterr().err
+    assert "is another run: it was trained on data and labels of fingerprint" in capsys.readouterr().err
+
+
+def test_corrected_labels_say_that_they_take_no_notice_of_decisions(rounds, capsys):
+    folder, kinds, _ = rounds
+    for export, says in ((["--export", "corrected"], True), (["--export", "cleanlab"], False)):
+        capsys.readouterr()
+        assert execute(["audit", str(folder / "one"), *export]) == 0
+        hint = f"takes no notice of the {len(kinds):,} decisions in {folder / 'one'}/review: labelsieve review "
+        assert (hint in capsys.readouterr().out) is says
 
 
 def test_the_third_round_knows_the_decisions_of_the_first(rounds, tmp_path):

@@ -51,6 +51,22 @@ def refused(capsys, *argv):
     return said
 
 
+# What is not written over
+
+
+def test_the_audit_writes_over_no_file_of_ones_own(folder, capsys):
+    mine = [*AUDIT[:-1], "."]
+    labels = Path("labels.csv")
+    labels.write_text("id,label\n1,red\n")
+    assert "labels.csv is there already" in refused(capsys, *mine) and labels.read_text() == "id,label\n1,red\n"
+    labels.unlink()
+    Path("corrected.csv").write_text("mine")
+    assert "corrected.csv is there already" in refused(capsys, *mine, "--export", "corrected")
+    Path("corrected.csv").unlink()
+    assert [execute([*mine, "--export", "corrected"]) for _ in range(2)] == [0, 0]
+    assert execute([*mine[:5], "--out", "."]) == 0  # without texts, over one with them
+
+
 # The way on
 
 

@@ -142,7 +142,7 @@ def test_a_signal_ends_the_sweep_and_keeps_what_is_finished(data, place, tmp_pat
         if done == 1 and list(place.glob(f"labelsieve-*/{long.name()}/record.jsonl")):
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped, match="SIGINT with all finished runs here"):
+    with pytest.raises(Stopped, match="Ctrl-C with all finished runs here"):
         sweep([short, long], root, report, on="ray")
     assert [path.name for path in root.iterdir()] == [short.name()]
     assert (folder_of(short, root) / "done").exists()
@@ -160,7 +160,7 @@ def test_a_run_that_was_cut_here_is_replaced_whole(data, tmp_path):
     keep(files, e, tmp_path / "cut")
     assert rows(tmp_path / "cut") == rows(tmp_path / "alone")
     assert {f.name for f in (tmp_path / "cut").iterdir()} == {f.name for f in (tmp_path / "alone").iterdir()}
-    with pytest.raises(InputError, match="is another run: its seed is 0, not 1"):
+    with pytest.raises(InputError, match="is another run: it was trained with --seed 0, not with --seed 1"):
         keep(files, experiment(data, 1, epochs=3), tmp_path / "cut")
 
 

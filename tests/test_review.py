@@ -23,11 +23,14 @@ from PIL import Image
 from labelsieve.cells import guarded
 from labelsieve.cli import execute
 from labelsieve.errors import InputError, ResourceError
+from labelsieve.report.reviewed import reviewed
+from labelsieve.report.reviewed import standing as standing_in
 from labelsieve.review import log as log_module
 from labelsieve.review.decisions import Decision, state
 from labelsieve.review.desk import Desk
 from labelsieve.review.export import export
 from labelsieve.review.log import DecisionLog
+from labelsieve.review.session import farewell
 from labelsieve.review.suspects import read_gallery
 
 CLASSES = ["cat", "dog", "eel"]
@@ -99,6 +102,28 @@ decision_lists = st.lists(
 @given(decision_lists, st.integers(0, 3))
 def test_undo_is_the_inverse_of_deciding(past, index):
     assert state([*past, decision(index, "unsure"), decision(index, "undo")]) == state(past)
+
+
+@given(decision_lists)
+def test_the_report_reads_the_same_of_the_file(tmp_path_factory, past):
+    place = tmp_path_factory.mktemp("run")
+    assert standing_in(place) == {}
+    (place / "review").mkdir()
+    lines = b"".join(made.line() for made in past)
+    (place / "review" / "decisions.jsonl").write_bytes(lines + b'{"index": 0, "deci')  # being written
+    assert standing_in(place) == {index: made.label for index, made in state(past).items()}
+
+
+def test_how_far_a_review_came_by_hand(tmp_path):
+    run = audited(tmp_path / "run", marked=4)  # 39 to 36
+    made = [decision(39, "accept", "dog"), decision(38, "other", "eel"), decision(37, "unsure"), decision(35, "keep")]
+    assert reviewed(run, run / "audit" / "gallery.jsonl") == (0, 0)
+    for one in made:  # 38 is called eel already, 35 is not marked
+        DecisionLog(run / "review" / "decisions.jsonl").append(lambda past, one=one: one)
+    assert reviewed(run, run / "audit" / "gallery.jsonl") == (3, 1)
+    (run / "review" / "decisions.jsonl").write_text("{}\n")
+    with pytest.raises(InputError, match=r"cannot read .*decisions\.jsonl: 'index'; mend it or move it away"):
+        reviewed(run, run / "audit" / "gallery.jsonl")
 
 
 @given(decision_lists)
@@ -215,14 +240,28 @@ def test_the_export_is_what_train_reads(run, tmp_path, capsys):
     ):
         log.append(lambda past, made=made: made)
     out = tmp_path / "reviewed.csv"
+    desk = Desk(run)
+    assert desk.tally() == (3, 1, 2, 31)
+    assert "3 decided, 2 of them changed; 1 unsure; 31 suspects left" in farewell(desk)[0]
     assert execute(["review", str(run), "--export", str(out)]) == 0
-    assert "40 labels, 2 of them changed; 4 samples are decided" in capsys.readouterr().out
+    assert "40 labels, 2 of them changed; 3 samples are decided, 1 unsure\n" in capsys.readouterr().out
     expected = {i: CLASSES[i % 3] for i in range(40)} | {39: "dog", 38: "cat"}
     assert labels_in(out) == expected
     numbers = [CLASSES.index(expected[i]) for i in range(40)]
     names = [f"{CLASSES[i % 3]}/{i}.png" for i in range(40)]
     assert read_labels(out, CLASSES, 40, names).tolist() == numbers
     assert read_labels(out, CLASSES, 40).tolist() == numbers
+
+
+def test_the_export_writes_over_its_own_file_alone(run, tmp_path, capsys):
+    DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: decision(39, "accept", "dog"))
+    out = tmp_path / "reviewed.csv"
+    for mine in ("index;name;label;decided\n", "index,name,label\n0,a.png,cat\n"):
+        out.write_text(mine)
+        assert execute(["review", str(run), "--export", str(out)]) == 2
+        assert f"{out} is there already" in capsys.readouterr().err and out.read_text() == mine
+    out.unlink()
+    assert [execute(["review", str(run), "--export", str(out)]) for _ in range(2)] == [0, 0]
 
 
 @pytest.mark.parametrize("names", [[str(i) for i in range(40)], ["same"] * 40])
@@ -518,6 +557,7 @@ def test_ctrl_c_says_what_is_saved_where_and_what_to_do_next(run, serve):
     assert server.returncode == 0
     assert f"saved in {run / 'review' / 'decisions.jsonl'}: 2 decided, 1 of them changed; 33 suspects left" in said
     reviewed = run / "review" / "reviewed.csv"
+    assert f"go on:    labelsieve review {run}\n" in said
     assert f"labelsieve review {run} --export {reviewed}" in said
     assert f"labelsieve train 'my photos' --skip-bad --seed 3 --labels {reviewed} --out {run}-reviewed\n" in said
 
@@ -587,21 +627,24 @@ def test_thirty_decisions_by_keyboard_survive_a_kill_and_are_exported(run, serve
             page.keyboard.press("Enter")
         until(page, f"suspects[now].index !== {index}")
         expected[index] = kind
-    assert page.text_content("#progress") == "30 of 35 suspects decided · 15 changed"
+    assert page.text_content("#progress") == "23 of 35 suspects decided, 7 unsure · 15 changed"
     server.kill()  # -9
     server.wait()
     assert {line["index"]: line["decision"] for line in lines_of(run)} == expected
     again = page_of(serve(run).url)
-    assert shown(again) == 9 and again.text_content("#progress") == "30 of 35 suspects decided · 15 changed"
+    assert shown(again) == 9 and again.text_content("#progress") == "23 of 35 suspects decided, 7 unsure · 15 changed"
     again.click("#export")
     again.wait_for_selector("#notice:not([hidden])")
-    assert "40 labels, 15 of them changed; 30 samples are decided" in again.text_content("#notice")
+    assert "40 labels, 15 of them changed; 23 samples are decided, 7 unsure" in again.text_content("#notice")
     new = {"keep": 0, "accept": 1, "unsure": 0, "other": 2}
     wanted = {i: CLASSES[(i + new[expected.get(i, "keep")]) % 3] for i in range(40)}
     assert labels_in(run / "review" / "reviewed.csv") == wanted
     for _ in range(5):
         press(again, "k")
-    assert "Done: all 35 suspects are decided." in again.text_content("#none") and len(lines_of(run)) == 35
+    assert (
+        "Done: all 35 suspects are gone through, 7 of them unsure." in again.text_content("#none")
+        and len(lines_of(run)) == 35
+    )
     assert not again.is_visible("#beyond")  # nothing comes after them
     press(again, "z")
     assert shown(again) == 5 and lines_of(run)[-1]["decision"] == "undo"
@@ -696,6 +739,10 @@ def test_done_is_when_the_suspects_are_done_and_then_one_may_go_on(tmp_path, ser
     )
     press(page, "a")
     assert page.text_content("#progress") == "3 of 3 suspects decided · 1 of the next 32 · 2 changed"
+    press(page, "u")
+    assert page.text_content("#progress") == "3 of 3 suspects decided · 1 of the next 32, 1 unsure · 2 changed"
+    press(page, "ArrowLeft")
+    press(page, "z")
     assert page.text_content("#filter option:nth-child(2)") == "cat (12)"
     page.reload()  # this tab goes on where it was
     until(page, "suspects.length > 0")
@@ -704,7 +751,8 @@ def test_done_is_when_the_suspects_are_done_and_then_one_may_go_on(tmp_path, ser
     assert shown(again) == -1 and again.is_visible("#beyond")
     assert again.text_content("#beyond").startswith("Go on with the next 31 most")
     server.send_signal(signal.SIGINT)
-    assert "4 decided, 2 of them changed; 0 suspects left" in server.communicate(timeout=10)[0]
+    said = server.communicate(timeout=10)[0]
+    assert "4 decided, 2 of them changed; 0 suspects left\nuse them: " in said and "go on:" not in said
 
 
 def test_without_suspects_the_most_suspicious_can_be_looked_at_all_the_same(tmp_path, serve, page_of):
@@ -856,6 +904,16 @@ def test_hostile_strings_are_shown_as_text(tmp_path, serve, page_of):
     page.set_viewport_size({"width": 360, "height": 740})
     widths = page.evaluate("suspects.map((_, where) => (show(where), document.documentElement.scrollWidth))")
     assert max(widths) <= 360
+
+
+def test_names_are_whole_on_the_buttons_of_a_phone(tmp_path, serve, page_of):
+    classes = ["Lastwagen groß", "Fluggeräte der Bundeswehr, zwei- und mehrmotorig"]
+    page = page_of(serve(audited(tmp_path / "run", 6, 6, classes)).url)
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 844})
+        for choice in ("keep", "accept"):
+            hidden = page.evaluate(f"(s => s.scrollHeight - s.clientHeight)(document.querySelector('#{choice} span'))")
+            assert hidden <= 0, (width, choice)
 
 
 def test_a_thousand_classes_are_found_by_typing(tmp_path, serve, page_of):

@@ -11,6 +11,7 @@ Array = np.ndarray[Any, Any]
 CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing needs to be done
 HARDLY_BELIEVED = 0.5  # share of wrong labels above which a bad model is the likelier reason
 BOTH_WAYS = 0.25  # as large a share the other way round: two classes that the model itself may not tell apart
+HALF = 0.5  # of the model's belief: a class with less is only the likelier of two
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
 
 
@@ -93,7 +94,8 @@ def reason(label: str, suggested: str, confidence: float, other: float, issue: b
     common = f" A common mix-up: about {sure(share)} of those labelled {label}." if issue and share >= COMMON else ""
     if other > confidence:
         doubt = "" if issue else ", but all in all the label is more likely right"
-        return f"Looks more like {suggested} ({sure(other)}) than {label} ({sure(confidence)}){doubt}.{common}"
+        looks = "The model is unsure: looks" if other < HALF else "Looks"
+        return f"{looks} more like {suggested} ({sure(other)}) than {label} ({sure(confidence)}){doubt}.{common}"
     if issue:
         return f"The model is only {sure(confidence)} sure of {label}; it may be {suggested} ({sure(other)}).{common}"
     return f"The model agrees: {label} ({sure(confidence)})."

@@ -13,6 +13,7 @@ from labelsieve.cells import guarded, unguarded
 from labelsieve.data.arrays import Array, label_tensor, load_npy
 from labelsieve.data.table import reading_text, separator_of
 from labelsieve.errors import InputError
+from labelsieve.files import refuse_others
 
 DECIDED = {  # as people and their spreadsheets write it
     **dict.fromkeys(("true", "1", "yes", "wahr", "vrai", "verdadero", "vero"), True),
@@ -57,6 +58,7 @@ def read_label_file(path: Path, classes: Sequence[str], count: int, names: Seque
 
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """A label file that read_labels reads back: .npy as numbers, anything else as .csv with names."""
+    refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
     try:
         if path.suffix == ".npy":
             np.save(path, labels.numpy())
@@ -76,7 +78,8 @@ def _lines(path: Path) -> list[Line]:
         file.seek(0)
         rows = csv.DictReader(file, delimiter=separator_of(first))
         if "label" not in (rows.fieldnames or ()):
-            raise InputError(f"{path} has no column 'label' (it has: {', '.join(rows.fieldnames or ['nothing'])})")
+            there = ", ".join(rows.fieldnames or ["nothing"])
+            raise InputError(f"{path} has no column 'label' (it has: {there}); call the one with the labels so")
         return [
             Line(row["label"], row.get("index"), row.get("name"), row.get("decided"), rows.line_num) for row in rows
         ]
@@ -92,10 +95,7 @@ def _from_lines(
     if any(name.isdigit() for name in classes):
         _refuse_strangers(found, number, path)
     numbers = np.array([_class_number(line, number, path) for line in found], dtype=np.int64)
-    if names is not None and all(line.name is not None for line in found):
-        order = _by_name([str(line.name) for line in found], names, path)
-    else:
-        order = _order([line.place for line in found], path)
+    order = _order(found, path) if names is None or not _named(found, names) else _by_name(found, names, path)
     if all(line.decided is None for line in found):
         return numbers[order], None
     return numbers[order], np.array([_decided(line, path) for line in found], dtype=bool)[order]
@@ -110,9 +110,19 @@ def _decided(line: Line, path: Path) -> bool:
     return DECIDED[said]
 
 
-def _by_name(listed: Sequence[str], names: Sequence[str], path: Path) -> Array:
+def _named(found: Sequence[Line], names: Sequence[str]) -> bool:
+    """Whether the lines are told apart by the samples' names; where these repeat, the column `index` says more."""
+    if any(line.name is None for line in found):
+        return False
+    return len(set(names)) == len(names) or any(line.place is None for line in found)
+
+
+def _by_name(found: Sequence[Line], names: Sequence[str], path: Path) -> Array:
     """The line of each sample, by its name."""
-    place = {unguarded(name): line for line, name in enumerate(listed)} | {n: line for line, n in enumerate(listed)}
+    known, listed = set(names), [str(line.name) for line in found]
+    ours = [name if name in known else unguarded(name) for name in listed]
+    _refuse_twice([(name, line) for name, line in zip(ours, found, strict=True) if name in known], path)
+    place = {name: line for line, name in enumerate(ours)}
     missing = [name for name in names if name not in place]
     if missing:
         raise InputError(
@@ -129,14 +139,30 @@ def _refuse_strangers(found: Sequence[Line], number: dict[str, int], path: Path)
             raise InputError(f"{path}:{line.number}: {line.label!r} is no class; there are: {known}")
 
 
-def _order(index: Sequence[str | None], path: Path) -> Array:
+def _refuse_twice(named: Sequence[tuple[str, Line]], path: Path) -> None:
+    """A sample with two lines: nobody knows which of them is meant."""
+    first: dict[str, Line] = {}
+    for name, line in named:
+        other = first.setdefault(name, line)
+        if other is not line:
+            same = line.label == other.label
+            what = (
+                f", the same in line {other.number}"
+                if same
+                else f": as {line.label}, in line {other.number} as {other.label}"
+            )
+            raise InputError(f"{path}:{line.number}: {name} is there twice{what}; keep one of these lines")
+
+
+def _order(found: Sequence[Line], path: Path) -> Array:
     """The line of each sample, by the column `index` where there is one."""
-    if all(place is None for place in index):
-        return np.arange(len(index))
+    if all(line.place is None for line in found):
+        return np.arange(len(found))
     try:
-        places = np.array([int(place or "") for place in index], dtype=np.int64)
+        places = np.array([int(line.place or "") for line in found], dtype=np.int64)
     except ValueError as error:
         raise InputError(f"{path}: the column 'index' must hold whole numbers; leave it out or mend it") from error
+    _refuse_twice([(f"sample {place}", line) for place, line in zip(places.tolist(), found, strict=True)], path)
     if not np.array_equal(np.sort(places), np.arange(len(places))):
         raise InputError(f"{path}: the column 'index' must name 0 to {len(places) - 1}, each once; mend or remove it")
     return np.argsort(places)

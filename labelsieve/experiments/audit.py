@@ -13,7 +13,7 @@ import torch
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
 from labelsieve.audit.guesses import Array, Guesses, guesses_of
-from labelsieve.audit.tables import gallery, json_bytes, labels_csv, labels_parquet, rows, summary
+from labelsieve.audit.tables import COLUMNS, gallery, json_bytes, labels_csv, labels_parquet, rows, summary
 from labelsieve.audit.verdict import percent, span
 from labelsieve.cells import printable
 from labelsieve.data import Reading, Trainable, load_data
@@ -29,9 +29,10 @@ from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.show import Views, read_texts, text_file, views_of, views_of_text
 from labelsieve.experiments.spec import Experiment, restored, with_defaults
 from labelsieve.experiments.unfinished import refuse_unfinished
-from labelsieve.files import disk_error, write_atomically
+from labelsieve.files import disk_error, refuse_others, write_atomically
 from labelsieve.predict import load
 from labelsieve.report.records import HELD_OUT, TESTED, Run, read_run, read_samples
+from labelsieve.report.reviewed import standing
 
 PLAIN = ("default", "active-bias")
 SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
@@ -84,6 +85,7 @@ def audit_run(
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
     write(findings, penalty_of(done), made, views, out or path / "audit", export)
+    say_decisions(path, export)
 
 
 def findings_in(
@@ -201,6 +203,7 @@ def audit_files(
     made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": of_labels}
     made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
     write(findings_of(guesses, names, ids, unlearnt=True), None, made, shown, out, export, texts)
+    say_decisions(out, export)
     quoted = printable(shlex.quote(str(out)))
     print(f"look at them: labelsieve report {quoted}\ngo through:   labelsieve review {quoted}")
     if shown is None:
@@ -238,6 +241,22 @@ def refuse_other_decisions(out: Path, labels: str) -> None:
         raise InputError(f"{out}/review holds decisions about other labels; name another --out, or move it away")
 
 
+def say_decisions(place: Path, export: Sequence[str]) -> None:
+    """Corrected labels are what the audit suggests: who has decided otherwise wants another file."""
+    said = len(standing(place)) if "corrected" in export else 0
+    if said:
+        reviewed = f"labelsieve review {shlex.quote(str(place))} --export reviewed.csv"
+        print(f"corrected.csv takes no notice of the {said:,} decisions in {place}/review: {printable(reviewed)} does")
+
+
+def refuse_other_files(out: Path, exports: Sequence[str]) -> None:
+    """A person's own labels.csv, or a file of another name that is written here, is not written over."""
+    refuse_others(out / "labels.csv", ",".join(COLUMNS), ",".join((*COLUMNS, "text")))
+    if not (out / "labels.csv").exists():  # the first that an audit writes
+        for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
+            refuse_others(out / name)
+
+
 def write(
     findings: Findings,
     penalty: Array | None,
@@ -248,6 +267,7 @@ def write(
     texts: Sequence[str] | None = None,
 ) -> None:
     """Write all files, the summary last, and say what was found; `texts` are the samples themselves."""
+    refuse_other_files(out, [EXPORTS[name][0] for name in export])
     try:
         out.mkdir(parents=True, exist_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):  # of an audit before

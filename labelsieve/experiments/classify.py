@@ -19,12 +19,17 @@ from labelsieve.data.source import in_memory
 from labelsieve.data.unlabelled import read_images, read_rows
 from labelsieve.errors import InputError
 from labelsieve.experiments.unfinished import refuse_unfinished
+from labelsieve.files import refuse_others
 from labelsieve.predict import Predictor, load
+
+COLUMNS = ("id", "predicted_label", "confidence")
 
 
 def classify(run_path: Path, data: str, out: Path | None, device: str, model: str | None, **columns: Any) -> None:
     """Write a table with the predicted class of every sample."""
     refuse_unfinished(run_path)
+    if out:
+        refuse_others(out, ",".join(COLUMNS))
     predictor = load(run_path, device, model)
     probs, given, names = predictions(data, predictor, columns)
     rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
@@ -35,7 +40,7 @@ def classify(run_path: Path, data: str, out: Path | None, device: str, model: st
                 if out
                 else sys.stdout
             )
-            csv.writer(file, lineterminator="\n").writerows([("id", "predicted_label", "confidence"), *rows])
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}") from error
     if out:

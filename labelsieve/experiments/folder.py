@@ -16,6 +16,9 @@ from labelsieve.report.records import AGAIN, PLAIN, PROBE
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.record import Record
 
+CONTENT = "fingerprint"  # of data and labels
+TELLING = ("method", "noise", "rate", "noise_rate", "seed", "epochs", "criterion", "model", "lr", "batch")
+NOT_TYPED = ("drops", "drop_factor", "drop_last", "fold", "choose")  # settings that no option has
 HERE = threading.Lock()
 ENTERED: set[Path] = set()  # file locks are between processes, this is between the threads of one
 
@@ -91,7 +94,8 @@ class RunFolder:
             write_atomically(path, json.dumps({**spec, "versions": versions, **typed}, indent=1).encode())
             return
         for name, was, now in differences(read_json(path), spec):
-            raise InputError(f"{self.path} is another run: its {name} is {was!r}, not {now!r}; name another --out")
+            told = f"{typed_as(name, was)}, not {typed_as(name, now)}"
+            raise InputError(f"{self.path} is another run: it was trained {told}; name another --out")
 
     def want_scores(self, epochs: Sequence[int], epochs_done: int) -> None:
         """Refuse scores of an epoch that is over and whose scores were not kept."""
@@ -113,15 +117,34 @@ def scores_name(epoch: int) -> str:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Where two specifications disagree: field, old and new value. What the data is counts, not where it lies."""
-    before, after = (
-        {**with_defaults(spec.get("experiment", {})), "data's fingerprint": spec.get("data")} for spec in (old, new)
-    )
-    return [
-        (name, before.get(name), value)
+    """Where two specifications disagree: field, old and new value, the most telling first.
+
+    What the data is counts, not where it lies.
+    """
+    before, after = ({**with_defaults(spec.get("experiment", {})), CONTENT: spec.get("data")} for spec in (old, new))
+    differ = [
+        name
         for name, value in after.items()
         if before.get(name) != value and name not in ("data", "labels", "corrected", *BESIDE_THE_POINT)
     ]
+    return [(name, before.get(name), after[name]) for name in sorted(differ, key=rank)]
+
+
+def rank(name: str) -> int:
+    """How early a difference is told: what people change on purpose, then what follows from other settings."""
+    return TELLING.index(name) if name in TELLING else len(TELLING) + (name == "options")
+
+
+def typed_as(name: str, value: Any) -> str:
+    """A setting in the words of the command line."""
+    if name == CONTENT:
+        return f"on data and labels of fingerprint {value}"
+    option = "--set" if name == "options" else name if name in NOT_TYPED else f"--{name.replace('_', '-')}"
+    if value is None or value is False or value in ("", []):
+        return f"without {option}"
+    if name == "options":
+        return "with " + " ".join(f"{option} {key}={chosen}" for key, chosen in value)
+    return f"with {option}" if value is True else f"with {option} {value}"
 
 
 def read_json(path: Path) -> dict[str, Any]:

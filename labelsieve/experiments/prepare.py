@@ -82,12 +82,9 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
     shelf = shelf or Shelf()
     device = usable_device(experiment.device)
     _, train, valid, test, places, fingerprint, decided, left_out = gather(experiment, shelf)
-    problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
-    method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
+    method = method_of(experiment, train)
     if decided is not None:
         trust(method, decided[places.train])
-    if experiment.forward == "second":
-        refuse_second_pass(method)
     window = window_of(experiment.augment)
     shape = (train.shape[0], window, window) if window else train.shape
     if experiment.augment and len(shape) == 1:
@@ -107,6 +104,17 @@ def prepare(experiment: Experiment, shelf: Shelf | None = None) -> Prepared:
         decided,
         left_out,
     )
+
+
+def method_of(experiment: Experiment, train: Trainable) -> Method:
+    """The experiment's method for this training set; refuses one that is not known or cannot do what is asked."""
+    problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
+    method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
+    if experiment.forward == "second":
+        refuse_second_pass(method)
+    if experiment.init and method.networks > 1:
+        raise InputError(f"{experiment.method} needs networks that differ: it cannot start both from one --init")
+    return method
 
 
 def trust(method: Method, decided: Tensor) -> None:
@@ -210,8 +218,6 @@ def networks_maker(
     """What makes the networks of each round, from random weights or from those of an earlier run."""
     make_one = partial(make_model, model, shape, train.num_classes)
     check_fit(spare(make_one), shape, train, test, model)
-    if experiment.init and count > 1:
-        raise InputError(f"{experiment.method} needs networks that differ: it cannot start both from one --init")
     if experiment.init and experiment.weights:
         raise InputError("--init and --weights both say what to start from; give one of them")
     start = first_weights(experiment.init, make_one) or pretrained(experiment.weights, make_one)

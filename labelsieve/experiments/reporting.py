@@ -6,7 +6,7 @@ from pathlib import Path
 
 from labelsieve.errors import InputError
 from labelsieve.experiments.unfinished import newest, refuse_unfinished
-from labelsieve.files import audited_alone, delivered, stranger, write_atomically
+from labelsieve.files import audited_alone, delivered, refuse_others, stranger, write_atomically
 from labelsieve.report.audited import read_findings
 from labelsieve.report.page import Told, page, page_of_audit
 from labelsieve.report.records import read_progress
@@ -21,6 +21,8 @@ def report(
     """
     if gallery < 0:
         raise InputError(f"gallery must be at least 0, got {gallery}")
+    if out:
+        refuse_others(out, "<!DOCTYPE html>")
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     text = about_audit(paths, gallery) if any(map(audited_alone, paths)) else about_runs(paths, gallery, audit)
     write_atomically(target, text.encode(errors="backslashreplace"))

@@ -88,7 +88,7 @@ class Experiment:
             raise InputError(f"noise rate must be in [0, 1), got {self.noise_rate:g}; 40% is 0.4")
         for name in ("valid", "test"):
             if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} must be in [0, 1), got {getattr(self, name):g}")
+                raise InputError(f"{name} must be in [0, 1), got {getattr(self, name):g}; 0.2 is a fifth")
         for epoch in self.scores:
             if not 1 <= epoch <= self.epochs:
                 raise InputError(f"scores can be kept of the epochs 1 to {self.epochs}, not of {epoch}")

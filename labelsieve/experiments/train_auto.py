@@ -25,7 +25,7 @@ from labelsieve.experiments.auto import (
 )
 from labelsieve.experiments.folder import RunFolder
 from labelsieve.experiments.judges import held_out_by, seen_by, selecting_is_clearly_better
-from labelsieve.experiments.prepare import gather
+from labelsieve.experiments.prepare import gather, method_of
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.single import say_outcome, say_skipped, say_use, train, trained
 from labelsieve.experiments.spec import SETTINGS, Experiment
@@ -162,6 +162,7 @@ def settled(asked: Experiment, free: Collection[str], unknown: bool) -> tuple[Ex
     suitable_to = replace(suited(asked, model, free, len(data)), model=model)
     if not unknown:
         return suitable_to, []
+    method_of(suitable_to, data)  # what it refuses, it refuses before the probes
     rates = RATES if "lr" in free and suitable_to.lr in RATES else ()
     return planned_trainings(suitable_to, len(data), rates)
 

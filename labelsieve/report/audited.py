@@ -14,6 +14,7 @@ import numpy as np
 from labelsieve.errors import InputError
 from labelsieve.files import audit_folder
 from labelsieve.report.records import Array
+from labelsieve.report.reviewed import Reviewed, reviewed
 
 MOST_PICTURE_BYTES = 4_300_000  # as text in the page; samples after that go without their picture
 
@@ -67,6 +68,8 @@ class Findings:
     made: dict[str, Any]
     basis: str  # what the estimates rest on, in a sentence
     gallery: list[Suspect]  # the most suspicious first
+    decided: int  # labels that a person had decided on before the run
+    reviewed: Reviewed
 
     @property
     def suspects(self) -> list[Suspect]:
@@ -105,6 +108,8 @@ def read_findings(run: Path, most: int) -> Findings | None:
             dict(summary.get("made", {})),
             str(summary.get("basis", "")),
             read_suspects(path.with_name("gallery.jsonl"), most),
+            int(summary.get("decided", 0)),
+            reviewed(run, path.with_name("gallery.jsonl")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):

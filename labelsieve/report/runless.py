@@ -36,10 +36,9 @@ def next_steps(name: str, findings: Findings) -> list[tuple[str, list[str]]]:
     if not findings.issues:
         return []
     reviewed = f"{name}/review/reviewed.csv"
-    steps = [
-        ("Go through the suspects and decide which label is right:", ["review", name]),
-        ("Write down all labels as you decided:", ["review", name, "--export", reviewed]),
-    ]
+    steps = [("Write down all labels as you decided:", ["review", name, "--export", reviewed])]
+    if findings.reviewed.gone < findings.issues:
+        steps.insert(0, ("Go through the suspects and decide which label is right:", ["review", name]))
     if data := str(findings.made.get("data") or ""):
         where = "DATA" if PurePath(data).is_absolute() else data
         steps.append(("Train a model on these labels:", ["train", where, "--labels", reviewed]))

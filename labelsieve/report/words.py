@@ -102,13 +102,22 @@ def lead(findings: Findings) -> str:
 
 def found(findings: Findings, table: str = "audit/labels.csv", most: int = 3) -> list[str | Markup]:
     """What the audit says, beside its verdict; `table` is the file of all samples."""
+    known = by_people(findings)
     if not findings.issues:
-        return [f"None of the {findings.samples:,} labels is marked as probably wrong."]
+        return [f"None of the {findings.samples:,} labels is marked as probably wrong.", *known]
     shown = len(findings.suspects)
     which = "all of them" if shown >= findings.issues else f"the {shown:,} most suspicious"
     where = f", {which} below" if shown else ""
     marked = f"{findings.issues:,} suspects, labels that are more likely wrong than right{where}."
-    return [f"{marked} The file {table} lists every sample.", *confusions(findings, most)]
+    return [f"{marked} The file {table} lists every sample.", *known, *confusions(findings, most)]
+
+
+def by_people(findings: Findings) -> list[str]:
+    """What people have decided, before the run and about its suspects."""
+    gone, changed = findings.reviewed
+    before = f"{findings.decided:,} labels were decided on by a person before this run and count as right."
+    since = f"{gone:,} of the {findings.issues:,} suspects were gone through in the review, {changed:,} labels changed."
+    return [*([before] if findings.decided else []), *([since] if gone else [])]
 
 
 def confusions(findings: Findings, most: int) -> list[str | Markup]:
@@ -160,7 +169,8 @@ def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str
     if run.end and findings is None:
         steps.append(("Find out which labels look wrong:", ["audit", name]))
     if findings is not None and findings.issues:
-        steps.append(("Go through the suspects and decide which label is right:", ["review", name]))
+        if findings.reviewed.gone < findings.issues:
+            steps.append(("Go through the suspects and decide which label is right:", ["review", name]))
         reviewed = f"{name}/review/reviewed.csv"
         steps.append(("Write down what you decided:", ["review", name, "--export", reviewed]))
         again = train_again(name, run.command, run.spec, reviewed)

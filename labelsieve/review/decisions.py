@@ -52,8 +52,13 @@ def standing(decisions: Iterable[Decision]) -> dict[int, int]:
 
 
 def state(decisions: Sequence[Decision]) -> dict[int, Decision]:
-    """What is decided about each sample."""
+    """What was said last about each sample, unsure or decided."""
     return {index: decisions[number - 1] for index, number in standing(decisions).items()}
+
+
+def unsure_of(decided: Mapping[int, Decision]) -> set[int]:
+    """The samples that somebody looked at without deciding."""
+    return {index for index, decision in decided.items() if decision.decision in UNDECIDED}
 
 
 def changed_labels(decided: Mapping[int, Decision], given: Mapping[int, str]) -> dict[int, str]:

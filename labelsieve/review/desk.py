@@ -4,15 +4,24 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from labelsieve.review.decisions import KINDS, Decision, changed_labels, standing, state
+from labelsieve.review.decisions import KINDS, Decision, changed_labels, standing, state, unsure_of
 from labelsieve.review.export import decisions_path, export, refuse_other_data
 from labelsieve.review.guard import Refused
 from labelsieve.review.log import DecisionLog
 from labelsieve.review.suspects import Suspect, read_classes, read_gallery
 
 LONGEST_TAB = 64  # characters
+
+
+class Tally(NamedTuple):
+    """How many samples there are of each kind."""
+
+    decided: int
+    unsure: int
+    changed: int  # of the shown ones, those that get another label
+    left: int  # suspects about which nothing was said
 
 
 class Desk:
@@ -67,12 +76,13 @@ class Desk:
                 raise Refused(409, "there are no decisions yet, so nothing was written")
             return {"message": export(self.run, self.log.path.with_name("reviewed.csv"))}
 
-    def tally(self) -> tuple[int, int, int]:
-        """How many samples are decided, how many of the shown ones get another label, how many suspects are left."""
+    def tally(self) -> "Tally":
+        """How far the review is."""
         decided = state(self.log.decisions())
         shown = {index: decision for index, decision in decided.items() if index in self.suspects}
         changed = changed_labels(shown, {i: s.given for i, s in self.suspects.items()})
-        return len(decided), len(changed), len(self.marked - decided.keys())
+        unsure = len(unsure_of(decided))
+        return Tally(len(decided) - unsure, unsure, len(changed), len(self.marked - decided.keys()))
 
     @property
     def marked(self) -> set[int]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from labelsieve.cells import guarded, printable
 from labelsieve.errors import InputError
-from labelsieve.files import write_atomically
+from labelsieve.files import refuse_others, write_atomically
 from labelsieve.report.records import read_samples
-from labelsieve.review.decisions import UNDECIDED, Decision, changed_labels, state
+from labelsieve.review.decisions import Decision, changed_labels, state, unsure_of
 from labelsieve.review.log import DecisionLog
 from labelsieve.review.suspects import read_given
 
@@ -25,6 +25,7 @@ def export(run: Path, out: Path) -> str:
     """
     if out.suffix != ".csv":
         raise InputError(f"--export writes a .csv file, not {out.name}; name it so")
+    refuse_others(out, "index,label,decided", "index,name,label,decided")
     given = read_given(run)
     log = DecisionLog(decisions_path(run))
     log.mend()
@@ -34,9 +35,14 @@ def export(run: Path, out: Path) -> str:
     refuse_other_data(decided, {index: name for index, (name, _) in given.items()}, log.path)
     changed = changed_labels(decided, {index: label for index, (_, label) in given.items()})
     labels = {i: (name, changed.get(i, label)) for i, (name, label) in given.items()}
-    sure = {i for i, decision in decided.items() if decision.decision not in UNDECIDED}
-    write_atomically(out, label_file(labels, sure | (decided_before(run) - decided.keys())))
-    counts = f"{len(given):,} labels, {len(changed):,} of them changed; {len(decided):,} samples are decided"
+    unsure, before = unsure_of(decided), decided_before(run) - decided.keys()
+    sure = (decided.keys() - unsure) | before
+    write_atomically(out, label_file(labels, sure))
+    earlier = f" ({len(before):,} of them before this run)" if before else ""
+    left = f", {len(unsure):,} unsure" if unsure else ""
+    counts = (
+        f"{len(given):,} labels, {len(changed):,} of them changed; {len(sure):,} samples are decided{earlier}{left}"
+    )
     return f"{printable(str(out))}: {counts}"
 
 

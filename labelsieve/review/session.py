@@ -21,7 +21,7 @@ def review(run: Path, port: int | None = None, browser: bool = True) -> None:
     """Serve the page until Ctrl-C, and say how many decisions there are and what to do with them."""
     desk = Desk(run)
     with Server(desk, secrets.token_urlsafe(24), port) as server, contextlib.suppress(KeyboardInterrupt):
-        print(f"{desk.tally()[2]:,} suspects to look at: {server.url}")
+        print(f"{desk.tally().left:,} suspects to look at: {server.url}")
         print("each decision is saved at once; Ctrl-C ends the page", flush=True)
         if browser and has_screen():
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
@@ -32,14 +32,15 @@ def review(run: Path, port: int | None = None, browser: bool = True) -> None:
 
 def farewell(desk: Desk) -> list[str]:
     """What was saved where, and what to do next."""
-    decided, changed, left = desk.tally()
+    decided, unsure, changed, left = desk.tally()
     run = shlex.quote(str(desk.run))
-    if not decided:
+    if not decided and not unsure:
         return ["no decisions were made", f"begin again: labelsieve review {run}"]
     reviewed = shlex.quote(str(desk.log.path.with_name("reviewed.csv")))
+    doubtful = f"{unsure:,} unsure; " if unsure else ""
     return [
-        f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed; {left:,} suspects left",
-        f"go on:    labelsieve review {run}",
+        f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed; {doubtful}{left:,} suspects left",
+        *([f"go on:    labelsieve review {run}"] if left else []),
         f"use them: labelsieve review {run} --export {reviewed}",
         *([f"          {go_on}"] if (go_on := again(desk.run, desk.log.path.with_name("reviewed.csv"))) else []),
     ]

@@ -28,7 +28,7 @@ class StopFlag:
     def check(self, where: str) -> None:
         """Raise Stopped if a signal came."""
         if self.received is not None:
-            name = signal.Signals(self.received).name
+            name = "Ctrl-C" if self.received == signal.SIGINT else signal.Signals(self.received).name
             raise Stopped(f"stopped by {name} {where}; the same command goes on from there", self.received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

@@ -20,6 +20,7 @@ let since = 0; // when it appeared
 let polling = 0;
 
 const count = (number) => number.toLocaleString("en");
+const isUnsure = (suspect) => decided.get(suspect.index)?.decision === "unsure";
 const isOpen = (suspect) => !decided.has(suspect.index);
 const inClass = (suspect) => at("filter").value === "" || suspect.given === classes[at("filter").value];
 const isMarked = (suspect) => suspect.is_issue;
@@ -128,6 +129,8 @@ function drawEnd() {
   const marked = suspects.filter(isMarked).length;
   const next = suspects.filter((suspect) => isNext(suspect) && isOpen(suspect)).length;
   const left = suspects.some((suspect) => isWanted(suspect) && isOpen(suspect));
+  const unsure = suspects.filter((suspect) => isWanted(suspect) && isUnsure(suspect)).length;
+  const gone = unsure ? `gone through, ${count(unsure)} of them unsure` : "decided";
   const here = at("filter").value === "" ? "" : " of this class";
   const written = "Export labels writes them to a file for labelsieve train --labels.";
   at("none").firstElementChild.textContent = left
@@ -135,8 +138,8 @@ function drawEnd() {
     : !marked && !beyond
       ? "There are no suspects: no label is marked as probably wrong."
       : beyond
-        ? `All samples are decided. ${written}`
-        : `Done: all ${count(marked)} suspects are decided. ${written}`;
+        ? `All samples are ${gone}. ${written}`
+        : `Done: all ${count(marked)} suspects are ${gone}. ${written}`;
   at("beyond").hidden = left || beyond || !next;
   at("beyond").textContent = `${marked ? "Go on with the next" : "Look at the"} ${count(next)} most suspicious, which are probably right`;
   if (!at("beyond").hidden) at("beyond").focus();
@@ -194,14 +197,15 @@ function stripButton(where) {
 }
 
 function drawProgress() {
-  const part = (those) => [those.filter((suspect) => !isOpen(suspect)).length, those.length];
-  const [done, marked] = part(suspects.filter(isMarked));
-  const [more, next] = part(suspects.filter(isNext));
+  const part = (those) => [those.filter((suspect) => !isOpen(suspect)).length, those.filter(isUnsure).length, those.length];
+  const doubtful = (unsure) => (unsure ? `, ${count(unsure)} unsure` : "");
+  const [done, unsure, marked] = part(suspects.filter(isMarked));
+  const [more, unsureMore, next] = part(suspects.filter(isNext));
   const changed = suspects.filter((s) => (decided.get(s.index)?.label ?? s.given) !== s.given).length;
   const left = suspects.filter((s) => isWanted(s) && inClass(s) && isOpen(s)).length;
   const here = at("filter").value === "" ? "" : ` · ${count(left)} left in this class`;
-  const after = beyond || more ? ` · ${count(more)} of the next ${count(next)}` : "";
-  at("progress").textContent = `${count(done)} of ${count(marked)} suspects decided${after} · ${count(changed)} changed${here}`;
+  const after = beyond || more ? ` · ${count(more - unsureMore)} of the next ${count(next)}${doubtful(unsureMore)}` : "";
+  at("progress").textContent = `${count(done - unsure)} of ${count(marked)} suspects decided${doubtful(unsure)}${after} · ${count(changed)} changed${here}`;
   at("bar").value = (beyond ? more / next : done / marked) || 0;
 }
 

@@ -69,7 +69,8 @@ def done(run: Run) -> list[str | Markup]:
     ]
     if run.final:
         lines.append(
-            "Then another was trained on all of them, the suspects under their suggested labels: that one is delivered."
+            f"Then another was trained on all {run.final.start['samples']:,}, the suspects under their suggested "
+            "labels: that one is delivered."
         )
     if "noise" in start and spec.get("noise"):
         rate = percent(start["noise"]["realised_rate"])

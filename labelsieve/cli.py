@@ -111,14 +111,15 @@ def train(
     )
     path = out or Path("runs") / (experiment.name() + ("-auto" if unknown else ""))
     free = [name for name in FREE if getattr(training, name) is None]
-    experiment, probes = train_auto.settled(experiment, free, unknown)
+    plans = train_auto.settled(experiment, free, unknown)
     if dry_run:
-        print(single.forecast(experiment, path, probes, final and bool(probes) and method is None))
-    elif probes:
-        train_auto.train_auto(experiment, probes, path, method, typed, final)
+        print(train_auto.forecast_of(plans, path, final and unknown and method is None))
+    elif unknown:
+        train_auto.train_auto(plans, path, method, typed, final)
         report((path,))
         print(f"go through the suspects: labelsieve review {shlex.quote(str(path))}")
     else:
+        (experiment, _), _ = train_auto.chosen_network(plans, path, typed)
         single.train(experiment, path, command=typed)
         print(f"suspects and page: labelsieve report {shlex.quote(str(path))}")
 

@@ -372,13 +372,13 @@ def test_whoever_names_the_rate_gets_the_same_settings(tmp_path):
     data = blobs(200, 0)
     np.savez(photos, images=data.images.permute(0, 2, 3, 1).numpy(), labels=data.labels.numpy())
     asked = planned(str(photos), model="auto", noise_rate=0.2)
-    told, probes = train_auto.settled(asked, FREE, unknown=False)
-    found, _ = train_auto.settled(asked, FREE, unknown=True)
+    ((told, probes),) = train_auto.settled(asked, FREE, unknown=False)
+    ((found, _),) = train_auto.settled(asked, FREE, unknown=True)
     assert probes == [] and replace(told, noise_rate=0.0) == replace(found, noise_rate=0.0) != replace(
         asked, noise_rate=0.0
     )
     named = replace(asked, model="mlp")
-    assert train_auto.settled(named, FREE, unknown=False) == (named, [])
+    assert train_auto.settled(named, FREE, unknown=False) == [(named, [])]
 
 
 def test_plain_probes_are_short_and_believe_all_labels():

@@ -27,7 +27,10 @@ FLOOR = 0.5  # of what is kept, of every label
 CLEAN = 0.03  # a rate below which nearly everything is learnt from
 CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
 FREE = ("epochs", "warmup", "batch", "lr")  # settings that are chosen where a person names none
-SMALL: dict[str, Any] = {"epochs": 30, "lr": 0.02}  # for the small network on a person's own images
+OWN: dict[str, dict[str, Any]] = {  # for these networks on a person's own images
+    "small": {"epochs": 30, "lr": 0.02},
+    "compact": {"epochs": 30, "lr": 0.05},
+}
 WARMUP = 1 / 3  # of these epochs
 RATES = (0.02, 0.05)  # learning rates that are tried where there are few samples
 STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt from in smaller batches
@@ -54,12 +57,12 @@ def share_held_out(samples: int) -> float:
 
 def suited(asked: Experiment, model: str, free: Collection[str], samples: int) -> Experiment:
     """Settings that suit the network, where a person has named none (`free`)."""
-    if model != "small" or asked.data in SETTINGS:
+    if model not in OWN or asked.data in SETTINGS:
         return asked
-    epochs = SMALL["epochs"] if "epochs" in free else asked.epochs
+    epochs = OWN[model]["epochs"] if "epochs" in free else asked.epochs
     warmup = max(1, round(WARMUP * epochs)) if epochs > 1 else 0
     batch = min(max(round(samples / STEPS), BATCHES[0]), BATCHES[1])
-    usual = {**SMALL, "epochs": epochs, "warmup": warmup, "batch": batch}
+    usual = {**OWN[model], "epochs": epochs, "warmup": warmup, "batch": batch}
     return replace(asked, **{name: usual[name] for name in free if name in usual})
 
 
@@ -121,11 +124,11 @@ def cautious(rate: Interval) -> Interval:
     return Interval(lower, min(lower, rate.low), rate.high)
 
 
-def choice(asked: Experiment, seen: Unseen, method: str | None) -> Choice:
-    """What follows from what the probe saw; `method`: the one that a person insists on."""
+def choice(asked: Experiment, seen: Unseen, method: str | None, before: Sequence[str] = ()) -> Choice:
+    """What follows from what the probe saw; `method`: the one that a person insists on; `before`: earlier reasons."""
     rate = round(seen.rate.estimate, 3)
     told = f"about {spoken(rate)} of the labels look wrong ({spoken(seen.rate.low)} to {spoken(seen.rate.high)})"
-    reasons = [f"noise rate {rate:g}: on samples that were held out, {told}"]
+    reasons = [*before, f"noise rate {rate:g}: on samples that were held out, {told}"]
     if method is not None:
         reasons.append(f"method {method}: as asked")
         return Choice(replace(asked, method=method, noise_rate=rate), tuple(reasons))

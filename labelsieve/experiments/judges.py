@@ -75,6 +75,12 @@ class Folds(NamedTuple):
     decided: Array | None  # (n) bool
 
 
+def foretold(run: Path) -> float:
+    """How well a finished plain training foretells the labels that it held out: their mean log-likelihood."""
+    held = own_held_out(run)
+    return -np.inf if held is None else label_likelihood(held.undecided.labels, dense(held.undecided))
+
+
 def held_out_in_turn(run: Path) -> Folds | None:
     """What the finished plain probes of a run say, each of what it held out; None if there are none."""
     probes = [mark.parent for mark in sorted((run / PLAIN).glob("*/done"))]

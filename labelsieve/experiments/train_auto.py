@@ -4,6 +4,7 @@ import io
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,11 +12,13 @@ from labelsieve.audit.unseen import Unseen
 from labelsieve.devices import usable_device
 from labelsieve.experiments.audit import findings_in
 from labelsieve.experiments.auto import (
+    OWN,
     RATES,
     choice,
     last_of,
     plain_probes,
     planned_trainings,
+    probe_of,
     second_look,
     several,
     spoken,
@@ -24,33 +27,29 @@ from labelsieve.experiments.auto import (
     usual_plain_probes,
 )
 from labelsieve.experiments.folder import RunFolder
-from labelsieve.experiments.judges import held_out_by, seen_by, selecting_is_clearly_better
+from labelsieve.experiments.judges import foretold, held_out_by, seen_by, selecting_is_clearly_better
 from labelsieve.experiments.prepare import gather, method_of
 from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.single import say_outcome, say_skipped, say_use, train, trained
+from labelsieve.experiments.single import forecast, say_outcome, say_skipped, say_use, train, trained
 from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.experiments.watch import epochs_of
 from labelsieve.files import FINAL, write_atomically
-from labelsieve.models import suitable
+from labelsieve.models import candidates
 from labelsieve.progress import Plan
-from labelsieve.report.records import AGAIN, PLAIN, PROBE, TESTED, read_run, read_samples
+from labelsieve.report.records import AGAIN, NETWORK, PLAIN, PROBE, TESTED, read_run, read_samples
 
 CORRECTED = "corrected.npy"  # file, in a run's folder, of the labels that its last training learns from
 
 
 def train_auto(
-    asked: Experiment,
-    probes: Sequence[Experiment],
-    path: Path,
-    method: str | None,
-    command: str = "",
-    final: bool = True,
+    plans: Sequence["Planned"], path: Path, method: str | None, command: str = "", final: bool = True
 ) -> None:
     """Find out how many labels are wrong, train accordingly, and once more from the labels that were then corrected.
 
     `method`: one that a person insists on; its own model is delivered then. `final`: whether to train once more.
     """
     RunFolder(path).refuse_strangers()
+    (asked, probes), reasons = chosen_network(plans, path, command)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
     last = asked.epochs if final and insisted is None else 0
     new = not (path / "done").exists()
@@ -63,8 +62,8 @@ def train_auto(
         if new:
             print(f"found {spoken(seen.rate.estimate)}; {several(again)} that are told so look again", flush=True)
         asked, seen = likeliest(asked, again, path / AGAIN, command, epochs_in(probes), last)
-    chosen = choice(asked, seen, insisted)
-    print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons), flush=True)
+    chosen = choice(asked, seen, insisted, reasons)
+    print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons[len(reasons) :]), flush=True)
     if last:
         (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is not done without it
     plain = plain_probes(asked, probes)
@@ -147,24 +146,58 @@ def epochs_in(probes: Sequence[Experiment]) -> int:
     return sum(probe.epochs for probe in probes)
 
 
-def settled(asked: Experiment, free: Collection[str], unknown: bool) -> tuple[Experiment, list[Experiment]]:
-    """The training and its probes, once the data is known.
+class Planned(NamedTuple):
+    """A training that is meant, and the probes that come before it, none where the noise rate is known."""
 
-    `free`: settings that a person did not name. `unknown`: whether the noise rate is; only then there are probes.
+    training: Experiment
+    probes: Sequence[Experiment]
+
+
+def settled(asked: Experiment, free: Collection[str], unknown: bool) -> list[Planned]:
+    """What to train once the data is known; several, if only training tells which network suits it.
+
+    `free`: settings that a person did not name. `unknown`: whether the noise rate is.
     """
-    if not unknown and (asked.model not in ("auto", "small") or asked.data in SETTINGS):
-        return asked, []
+    if not unknown and (asked.model not in ("auto", *OWN) or asked.data in SETTINGS):
+        return [Planned(asked, [])]
     gathered = gather(replace(asked, valid=0.0), Shelf())
     data = gathered.train
     if unknown:
         say_skipped(gathered.left_out)
-    model = suitable(data.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
-    suitable_to = replace(suited(asked, model, free, len(data)), model=model)
+    models = candidates(data.shape, usable_device(asked.device)) if asked.model == "auto" else (asked.model,)
+    suitable_to = [replace(suited(asked, model, free, len(data)), model=model) for model in models]
+    method_of(suitable_to[0], data)  # what it refuses, it refuses before the probes
     if not unknown:
-        return suitable_to, []
-    method_of(suitable_to, data)  # what it refuses, it refuses before the probes
-    rates = RATES if "lr" in free and suitable_to.lr in RATES else ()
-    return planned_trainings(suitable_to, len(data), rates)
+        return [Planned(each, []) for each in suitable_to]
+    tried = [RATES if "lr" in free and each.lr in RATES else () for each in suitable_to]
+    return [Planned(*planned_trainings(each, len(data), rates)) for each, rates in zip(suitable_to, tried, strict=True)]
+
+
+def chosen_network(plans: Sequence[Planned], path: Path, command: str = "") -> tuple[Planned, list[str]]:
+    """The one of several networks of which a short plain training foretells held-out labels best, and why."""
+    if len(plans) == 1:
+        return plans[0], []
+    RunFolder(path).refuse_strangers()
+    trials = [plain_probes(training, probes or [probe_of(training)])[0] for training, probes in plans]
+    if not (path / "done").exists():
+        print(f"first short trainings tell which network suits: {' or '.join(each.model for each in trials)}")
+    rest = epochs_of(plans[-1].training)
+    train_probes(trials, path / NETWORK, command, 0, rest)
+    scores = [foretold(path / NETWORK / str(number)) for number, _ in enumerate(trials, 1)]
+    best = int(np.argmax(scores))
+    worse = ", ".join(f"{each.model}: {score:.3f}" for each, score in zip(trials, scores, strict=True))
+    why = f"network {trials[best].model}: its short training foretells the labels that it held out best ({worse})"
+    print(f"chosen:  {why}", flush=True)
+    return plans[best], [why]
+
+
+def forecast_of(plans: Sequence[Planned], path: Path, final: bool) -> str:
+    """What the dearest of the plans would do and cost, and which networks would be tried before."""
+    training, probes = plans[-1]
+    told = forecast(training, path, probes, final)
+    names = " or ".join(plan.training.model for plan in plans)
+    tried = f"first:   short trainings tell which network suits: {names}; below, the last of them is reckoned with\n"
+    return (tried if len(plans) > 1 else "") + told
 
 
 def warnings_of(path: Path) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from labelsieve.errors import InputError, nearest
+from labelsieve.models.compact import CompactNet
 from labelsieve.models.densenet import DenseNet
 from labelsieve.models.imported import imported
 from labelsieve.models.mlp import MLP
@@ -53,6 +54,7 @@ def mlp(shape: Shape, num_classes: int) -> nn.Module:
 IMAGE_MODELS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
     "densenet-25-12": densenet_25_12,
     "small": SmallNet,
+    "compact": CompactNet,
     "resnet-18": partial(resnet, 18),
     "resnet-34": partial(resnet, 34),
     "resnet-50": partial(resnet, 50),
@@ -82,4 +84,10 @@ def suitable(shape: Shape, device: torch.device) -> str:
     return "densenet-25-12" if max(shape[1:]) <= LARGEST_SMALL_SIDE else "resnet-18"
 
 
-__all__ = ["MODELS", "DenseNet", "SmallNet", "make_model", "suitable"]
+def candidates(shape: Shape, device: torch.device) -> tuple[str, ...]:
+    """The names of networks one of which suits such samples; which one, only training tells."""
+    coloured = len(shape) == 3 and shape[0] == 3
+    return ("small", "compact") if coloured and device.type == "cpu" else (suitable(shape, device),)
+
+
+__all__ = ["MODELS", "DenseNet", "SmallNet", "candidates", "make_model", "suitable"]

@@ -14,8 +14,9 @@ from labelsieve.errors import InputError
 from labelsieve.files import FINAL
 
 Array = np.ndarray[Any, Any]
-PROBE, AGAIN, PLAIN = "probe", "again", "plain"  # folders, in a run's, of the trainings that judge its labels
-PARTS = {PROBE, AGAIN, PLAIN, FINAL}
+NETWORK = "network"  # folder, in a run's, of the trainings that try out networks
+PROBE, AGAIN, PLAIN = "probe", "again", "plain"  # and of those that judge its labels
+PARTS = {NETWORK, PROBE, AGAIN, PLAIN, FINAL}
 TRAINED, HELD_OUT, TESTED = 0, 1, 2  # what `split` says of a sample
 
 

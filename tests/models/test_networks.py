@@ -539,6 +539,6 @@ def test_timm_that_is_not_installed_says_how_to_install_it(monkeypatch):
 
 
 def test_unknown_names_are_refused_with_the_nearest():
-    for wrong, right in (("resnet18", "resnet-18"), ("vgg19", "vgg-19"), ("preact", "preact-resnet-18")):
+    for wrong, right in (("resnet18", "resnet-18"), ("vgg19", "vgg-19"), ("preact-resnet", "preact-resnet-18")):
         with pytest.raises(InputError, match=f"unknown model '{wrong}': did you mean {right}[?]"):
             make_model(wrong, IMAGE, 10)

@@ -1,6 +1,5 @@
 """Which network suits pictures in colour, short trainings tell."""
 
-
 import numpy as np
 import pytest
 import torch

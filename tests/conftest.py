@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported: kernels run on the CPU
@@ -22,6 +23,7 @@ __all__ = ["browser"]  # a fixture of all tests
 settings.register_profile("labelsieve", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("labelsieve")
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would children
 
 
 def blobs(count: int, seed: int, classes: int = 4, side: int = 8) -> Labelled:

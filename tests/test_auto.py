@@ -1,6 +1,7 @@
 """The noise rate found in the data: the estimate from held-out labels, the probe, the choice, a run that is cut."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -429,6 +430,14 @@ def test_plain_probes_judge_where_they_foretell_labels_better(auto_run, monkeypa
         probe = read_samples(folder)
         held = probe["split"] == 1
         assert np.allclose(dense(guesses.at(held)), dense(guesses_from_run(probe, 4).at(held)), atol=1e-6)
+
+
+def test_plain_probes_that_are_not_all_there_do_not_judge(auto_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "label_likelihood", lambda labels, probs: 0.0)
+    shutil.copytree(auto_run, tmp_path / "cut")
+    assert plain_guesses(tmp_path / "cut") is not None
+    (tmp_path / "cut" / "plain" / "3" / "done").unlink()
+    assert plain_guesses(tmp_path / "cut") is None
 
 
 @pytest.mark.parametrize(("worse", "judge"), [(0.03, True), (0.05, False)])

@@ -1,8 +1,10 @@
 """How well `labelsieve train --noise-rate auto` does without knowing the noise rate, beside a training that is told it.
 
-    python benchmarks/auto.py --seeds 3,4,5 --out runs/auto
+    python -m benchmarks.auto --seeds 3,4,5 --out runs/auto
+    python -m benchmarks.auto --data cifar10n --seeds 3,4,5
 
-Finished runs are not run again. Digits (scikit-learn's) take part where scikit-learn is installed.
+Finished runs are not run again. Digits (scikit-learn's) take part where scikit-learn is installed. cifar10n: CIFAR-10's
+photographs with labels that people gave, CIFAR-10_human.pt, both in the folder that LABELSIEVE_DATA names.
 """
 
 import argparse
@@ -18,11 +20,14 @@ import numpy as np
 import torch
 
 import labelsieve
+from benchmarks.audit import Task, part_of
 from labelsieve.experiments.auto import cautious
 from labelsieve.experiments.judges import held_out_noise
 from labelsieve.report.records import Run, read_run
 
 NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
+HUMAN = (("worst", 0.402), ("aggregate", 0.09))  # labels that people gave, and the share of wrong ones
+PHOTOGRAPHS = 10_000
 
 
 def main() -> None:
@@ -36,7 +41,7 @@ def main() -> None:
         (data, noise, rate, int(seed))
         for data in asked.data.split(",")
         for seed in asked.seeds.split(",")
-        for noise, rate in NOISES
+        for noise, rate in (HUMAN if data == "cifar10n" else NOISES)
     ]
     if "digits" in asked.data:
         write_digits(asked.out / "digits.npz")
@@ -52,11 +57,11 @@ def main() -> None:
 
 def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, Any]:
     """A training that must find out, and one that is told."""
-    source = str(out / "digits.npz") if data == "digits" else data
-    common = [source, "--noise", noise, "--rate", str(rate), "--seed", str(seed), "--threads", "1"]
+    source, truth = human(noise, seed, out) if data == "cifar10n" else synthetic(data, noise, rate, out)
+    common = [*source, "--seed", str(seed), "--threads", "1"]
     auto, told = (out / f"{data}-{noise}-{rate:g}-{seed}-{how}" for how in ("auto", "told"))
     trained([*common, "--noise-rate", "auto", "--out", str(auto)])
-    trained([*common, "--out", str(told)])
+    trained([*common, "--noise-rate", str(truth), "--out", str(told)])
     run = read_run(auto)
     return {
         "data": data,
@@ -70,6 +75,22 @@ def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, A
         "error": error_of(run.delivered),
         "error told": error_of(read_run(told)),
     }
+
+
+def synthetic(data: str, noise: str, rate: float, out: Path) -> tuple[list[str], float]:
+    """What is trained on, and the share of labels that are wrong."""
+    source = str(out / "digits.npz") if data == "digits" else data
+    return [source, "--noise", noise, "--rate", str(rate)], rate
+
+
+def human(kind: str, seed: int, out: Path) -> tuple[list[str], float]:
+    """The same for photographs that the seed draws."""
+    folder = out / f"photographs-{kind}-{seed}"
+    path = folder / "part-cifar10.npz"
+    if not path.exists():
+        part_of("cifar10", folder, Task("cifar10", None, 0.0, f"CIFAR-10_human.pt:{kind}", seed, None, PHOTOGRAPHS))
+    with np.load(path) as arrays:
+        return [str(path)], round(float((arrays["labels"] != arrays["clean_labels"]).mean()), 4)
 
 
 def trained(options: list[str]) -> None:

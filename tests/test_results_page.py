@@ -169,14 +169,17 @@ def test_other_runs_are_named_by_what_they_do_differently(tmp_path):
         harness = replace(cell("mentornet", seed), sampler="independent", forward="second")
         record(tmp_path, harness, 16.0 + seed)
     record(tmp_path, replace(cell("sl"), options=(("beta", 0.5),)), 15.0)
+    record(tmp_path, replace(usual, weight_decay=1e-4), 19.0)
     record(tmp_path, replace(usual, data="fashion"), 5.0)  # not the paper's data
     page, _ = page_of(tmp_path)
     others = section(page, "Other runs")
-    line = "mentornet (forward second, sampler independent) | pair 40% | 16.50 ± 0.50 (2) | 16.8 ± 0.55 | -0.30"
+    line = "mentornet (forward second, sampler independent) | pair 40% | 16.50 ± 0.50 (2) | -4.00 | 16.8 ± 0.55 | -0.30"
     assert line in others and "sl (beta 0.5)" in others and "fashion" not in others
     account = section(page, "What does and does not reproduce")
     assert "With both, mentornet has 16.50 ± 0.50 (2)" in account and "trial by trial\n  16.00, 17.00" in account
-    assert "4 finished runs" in page
+    assert "A fifth of the weight decay: the error of mentornet is\n  lower in the one trial there is, by 1.00" in account
+    assert "Nesterov" not in account  # nothing is said of what was not run
+    assert "5 finished runs" in page
 
 
 def test_a_figures_own_runs_are_not_other_runs(tmp_path):

@@ -124,7 +124,7 @@ def page_of(folder: Path) -> tuple[str, list[Drawing]]:
     runs = [*map(cached_run, sorted(paths)), *(run for one in others for run in one.runs.values())]
     pictures = [Picture(f"{FIGURES}/{one.file}", one.caption) for one in drawings]
     account = ACCOUNT.read_text(encoding="utf-8")
-    return results_page(parts, outcomes, [one.entry for one in others], runs, pictures, account), drawings
+    return results_page(parts, outcomes, others, runs, pictures, account), drawings
 
 
 @cache

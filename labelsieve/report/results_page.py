@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from labelsieve.report.account import told
-from labelsieve.report.beside import LEGEND, NOT_RUN, Entry, blocks, long_form, paired_blocks
+from labelsieve.report.beside import LEGEND, NOT_RUN, Entry, blocks, difference, ours, paired_blocks, papers
 from labelsieve.report.comparison import markdown, mean_and_error
 from labelsieve.report.facts import Outcome, Outcomes, claim, fact, spread, where_given_up
 from labelsieve.report.formats import Rows
@@ -24,7 +24,9 @@ FLATTERING = """\
 test set; *last* is that of the last epoch; *kept clean* is the share of right labels among the samples that the last
 epoch learnt from (for methods without a selection, of all samples). Percent, mean ± standard error over (n) seeds.
 *A class given up*: the epochs in which some class kept fewer than half as many samples as it should have."""
-VARIANTS = "The same protocol but for what stands in brackets, beside the paper's number."
+VARIANTS = """\
+The same protocol but for what stands in brackets: the best test error beside that of the same trials without the
+change, and beside the paper's number."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Picture:
 def results_page(
     parts: Sequence[Part],
     outcomes: Outcomes,
-    variants: Sequence[Entry],
+    variants: Sequence[Outcome],
     runs: Sequence[Run],
     pictures: Sequence[Picture],
     account: str,
@@ -68,7 +70,7 @@ def results_page(
         ],
         "Tables": [f"- {OURS}\n- {LEGEND}", *(table for part in parts if part.begun for table in shown_part(part))],
         "Best, last, and what was kept": [FLATTERING, markdown(endings(once(outcomes.values())))] if runs else [],
-        "Other runs": [VARIANTS, markdown(dashed(long_form(variants)))] if variants else [],
+        "Other runs": [VARIANTS, markdown(varied(variants, outcomes))] if variants else [],
         "Figures": [f"![{picture.caption}]({picture.file})\n\n{picture.caption}" for picture in pictures],
     }
     told_sections = [[f"## {title}", *filter(None, body)] for title, body in sections.items() if body]
@@ -110,6 +112,18 @@ def shown_part(part: Part) -> list[str]:
 def dashed(rows: Rows) -> Rows:
     """Without the words for what is not there."""
     return [["–" if cell == NOT_RUN else cell for cell in row] for row in rows]
+
+
+def varied(variants: Sequence[Outcome], outcomes: Outcomes) -> Rows:
+    """What a change did to the best error, seed by seed where the unchanged run is there."""
+    rows = [["data", "method", "noise", "ours (n)", "minus the unchanged, seed by seed", "paper", "ours - paper"]]
+    for variant in variants:
+        entry = variant.entry
+        unchanged = outcomes.get(variant.name.partition(" (")[0])
+        before = unchanged.entry.errors if unchanged else {}
+        gains = ", ".join(f"{entry.errors[seed] - before[seed]:+.2f}" for seed in entry.errors if seed in before)
+        rows.append([entry.data, entry.method, entry.column, ours(entry), gains, papers(entry), difference(entry)])
+    return rows
 
 
 def once(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -62,18 +62,20 @@ def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, A
     auto, told = (out / f"{data}-{noise}-{rate:g}-{seed}-{how}" for how in ("auto", "told"))
     trained([*common, "--noise-rate", "auto", "--out", str(auto)])
     trained([*common, "--noise-rate", str(truth), "--out", str(told)])
-    run = read_run(auto)
+    run, informed = read_run(auto), read_run(told)
+    drawn = informed.start.get("noise", {}).get("realised_rate", truth)
     return {
         "data": data,
         "noise": noise,
         "rate": rate,
         "seed": seed,
+        "wrong": round(drawn, 4),
         "told": run.spec["noise_rate"],
         "estimate": [round(value, 4) for value in cautious(held_out_noise(auto).rate)],
         "method": run.method,
         "error selecting": error_of(run),
         "error": error_of(run.delivered),
-        "error told": error_of(read_run(told)),
+        "error told": error_of(informed),
     }
 
 
@@ -117,14 +119,15 @@ def write_digits(path: Path) -> None:
 def table(rows: list[dict[str, Any]]) -> str:
     """A line per kind of noise."""
     lines = [
-        "| data | noise | seeds | estimate, % | test error, % | before the last training | told the rate |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| data | noise | seeds | wrong, % | estimate, % | test error, % | before the last training | told the rate |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     kinds = dict.fromkeys((row["data"], row["noise"], row["rate"]) for row in rows)
     for data, noise, rate in kinds:
         same = [row for row in rows if (row["data"], row["noise"], row["rate"]) == (data, noise, rate)]
         same.sort(key=lambda row: row["seed"])
         cells = [
+            ", ".join(f"{100 * row['wrong']:.1f}" for row in same),
             ", ".join(f"{100 * row['estimate'][0]:.1f}" for row in same),
             *(", ".join(f"{row[name]:.1f}" for row in same) for name in ("error", "error selecting", "error told")),
         ]

@@ -342,6 +342,15 @@ def test_the_audit_tells_the_rate_of_what_was_held_out(auto_run, capsys, monkeyp
     assert summary["basis"] in said
 
 
+@pytest.mark.parametrize(
+    ("likeliest", "told"),
+    [(0.0, 0.0), (0.004, 0.0), (0.02, 0.0105), (0.1, 0.0925), (0.3, 0.2975), (0.4, 0.4), (0.6, 0.6)],
+)
+def test_what_is_told_stays_below_the_likeliest_rate_where_little_is_wrong(likeliest, told):
+    assert cautious(Interval(likeliest, 0.0, 0.7)) == pytest.approx((told, 0.0, 0.7))
+    assert cautious(Interval(likeliest, likeliest, 0.7)).low == pytest.approx(told)  # the range holds the estimate
+
+
 @pytest.mark.parametrize(("rate", "clean"), [((0.05, 0.01, 0.08), True), ((0.05, 0.03, 0.08), False)])
 def test_few_wrong_labels_with_a_range_from_near_zero_are_called_clean(rate, clean):
     said = verdict(Noise(cautious(Interval(*rate)), [], np.eye(4)), 3, 1200, list("abcd"))

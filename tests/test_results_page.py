@@ -177,7 +177,9 @@ def test_other_runs_are_named_by_what_they_do_differently(tmp_path):
     assert line in others and "sl (beta 0.5)" in others and "fashion" not in others
     account = section(page, "What does and does not reproduce")
     assert "With both, mentornet has 16.50 ± 0.50 (2)" in account and "trial by trial\n  16.00, 17.00" in account
-    assert "A fifth of the weight decay: the error of mentornet is\n  lower in the one trial there is, by 1.00" in account
+    assert (
+        "A fifth of the weight decay: the error of mentornet is\n  lower in the one trial there is, by 1.00" in account
+    )
     assert "Nesterov" not in account  # nothing is said of what was not run
     assert "5 finished runs" in page
 

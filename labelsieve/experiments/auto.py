@@ -25,7 +25,7 @@ FAR_LESS = 0.3  # a rate that calls for a second look
 SHARE = 0.4  # of the epochs that the probe selects in
 FLOOR = 0.5  # of what is kept, of every label
 CLEAN = 0.03  # a rate below which nearly everything is learnt from
-CAUTION = 0.01  # what is told to people stays below the likeliest rate: too high a rate costs more than too low a one
+CAUTION = 0.01  # what people are told of clean labels stays so far below the likeliest rate: what is hard looks wrong
 FREE = ("epochs", "warmup", "batch", "lr")  # settings that are chosen where a person names none
 OWN: dict[str, dict[str, Any]] = {  # for these networks on a person's own images
     "small": {"epochs": 30, "lr": 0.02},
@@ -119,8 +119,8 @@ def plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experi
 
 
 def cautious(rate: Interval) -> Interval:
-    """The estimate that people are told: a little below the likeliest rate."""
-    lower = max(0.0, rate.estimate - CAUTION)
+    """The estimate that people are told: a little below the likeliest rate, the less so the more labels are wrong."""
+    lower = max(0.0, rate.estimate - CAUTION * max(0.0, 1 - rate.estimate / START))
     return Interval(lower, min(lower, rate.low), rate.high)
 
 

@@ -281,6 +281,15 @@ def test_a_folder_with_other_files_is_left_alone(noisy_file, tmp_path, capsys):
     assert "holds other files" in capsys.readouterr().err and [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_a_run_that_was_told_the_rate_is_left_alone_before_any_probe(noisy_file, tmp_path, capsys):
+    told = ["train", str(noisy_file), *QUICK, "--epochs", "2", "--warmup", "1", "--out", str(tmp_path / "told")]
+    assert execute([*told, "--noise-rate", "0.3"]) == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert execute(told) == 2
+    assert "told is another run: its training was told the noise rate; name another --out" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_too_little_to_hold_out_is_said(tmp_path, capsys):
     data = blobs(45, 0)
     images = data.images.permute(0, 2, 3, 1).numpy()

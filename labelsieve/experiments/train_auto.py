@@ -10,6 +10,7 @@ import numpy as np
 
 from labelsieve.audit.unseen import Unseen
 from labelsieve.devices import usable_device
+from labelsieve.errors import InputError
 from labelsieve.experiments.audit import findings_in
 from labelsieve.experiments.auto import (
     OWN,
@@ -48,7 +49,7 @@ def train_auto(
 
     `method`: one that a person insists on; its own model is delivered then. `final`: whether to train once more.
     """
-    RunFolder(path).refuse_strangers()
+    refuse_told(path)
     (asked, probes), reasons = chosen_network(plans, path, command)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
     last = asked.epochs if final and insisted is None else 0
@@ -76,6 +77,13 @@ def train_auto(
     if last:
         correct_and_train(chosen.experiment, path, command, earlier + judging)
     say_use(path)
+
+
+def refuse_told(path: Path) -> None:
+    """A folder whose training had no probes is another run: say so before any are trained."""
+    RunFolder(path).refuse_strangers()
+    if (path / "spec.json").exists() and not (path / PROBE).exists():
+        raise InputError(f"{path} is another run: its training was told the noise rate; name another --out")
 
 
 def judge_plainly(plain: Sequence[Experiment], path: Path, command: str, earlier: int, later: int) -> None:

@@ -53,30 +53,37 @@ def train_auto(
     (asked, probes), reasons = chosen_network(plans, path, command)
     insisted = method or (asked.method if asked.criterion or asked.options else None)
     last = asked.epochs if final and insisted is None else 0
-    new = not (path / "done").exists()
-    if new:
-        find = "find" if len(probes) > 1 else "finds"
-        print(f"first {several(probes)} {find} out how many labels are wrong", flush=True)
-    asked, seen = likeliest(asked, probes, path / PROBE, command, later=last)
-    again = second_look(asked, probes, seen.rate.estimate)
-    if again:
-        if new:
-            print(f"found {spoken(seen.rate.estimate)}; {several(again)} that are told so look again", flush=True)
-        asked, seen = likeliest(asked, again, path / AGAIN, command, epochs_in(probes), last)
+    asked, seen, earlier = found_out(asked, probes, path, command, last)
     chosen = choice(asked, seen, insisted, reasons)
     print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons[len(reasons) :]), flush=True)
     if last:
         (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is not done without it
-    plain = plain_probes(asked, probes)
-    earlier, judging = epochs_in([*probes, *again]), epochs_in(usual_plain_probes(asked, probes))
+    judging = epochs_in(usual_plain_probes(asked, probes))
     train(chosen.experiment, path, chosen.as_row(), command, earlier=earlier, later=judging + last)
     for line in warnings_of(path):
         print(line)
     earlier += epochs_of(chosen.experiment)
-    judge_plainly(plain, path, command, earlier, last)
+    judge_plainly(plain_probes(asked, probes), path, command, earlier, last)
     if last:
         correct_and_train(chosen.experiment, path, command, earlier + judging)
     say_use(path)
+
+
+def found_out(
+    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, later: int
+) -> tuple[Experiment, Unseen, int]:
+    """The training with the learning rate that suits, what its probes see of the labels, and their epochs."""
+    new = not (path / "done").exists()
+    if new:
+        find = "find" if len(probes) > 1 else "finds"
+        print(f"first {several(probes)} {find} out how many labels are wrong", flush=True)
+    asked, seen = likeliest(asked, probes, path / PROBE, command, later=later)
+    again = second_look(asked, probes, seen.rate.estimate)
+    if again:
+        if new:
+            print(f"found {spoken(seen.rate.estimate)}; {several(again)} that are told so look again", flush=True)
+        asked, seen = likeliest(asked, again, path / AGAIN, command, epochs_in(probes), later)
+    return asked, seen, epochs_in([*probes, *again])
 
 
 def refuse_told(path: Path) -> None:

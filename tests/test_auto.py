@@ -172,8 +172,30 @@ def test_a_fold_that_is_not_there_is_refused():
 
 
 def test_a_class_that_starves_is_named():
-    assert starved([0.6, 0.22, 0.9], 0.4, ["Coat", "Dress", "Bag"]) == ["Dress (22%)"]
-    assert starved([0.6, 0.55, 0.65], 0.4, ["Coat", "Dress", "Bag"]) == []
+    assert starved({"Coat": 0.6, "Dress": 0.22, "Bag": 0.9}, 0.4) == ["Dress (22%)"]
+    assert starved({"Coat": 0.6, "Dress": 0.55, "Bag": 0.65}, 0.4) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"), [([], ", or with --set floor=0.5\n"), (["--set", "floor=0.1"], "with another --seed\n")]
+)
+def test_a_training_that_was_told_the_rate_names_a_class_that_starves(options, advice, noisy_file, tmp_path, capsys):
+    told = ["train", str(noisy_file), *QUICK, "--epochs", "2", "--warmup", "1", "--noise-rate", "0.3", *options]
+    assert execute([*told, "--out", str(tmp_path / "told")]) == 0
+    assert "beware: little" not in capsys.readouterr().out
+    *rest, last, end = (tmp_path / "told" / "record.jsonl").read_text().splitlines()
+    row = json.loads(last)
+    row["kept"][1] = 0.07
+    (tmp_path / "told" / "record.jsonl").write_text("\n".join([*rest, json.dumps(row), end]) + "\n")
+    assert execute([*told, "--out", str(tmp_path / "told")]) == 0  # done already: its record is told again
+    said = capsys.readouterr().out
+    assert f"beware: little was learnt from {read_run(tmp_path / 'told').classes[1]} (7%)" in said and advice in said
+
+
+def test_a_class_without_samples_does_not_starve(auto_run):
+    run = read_run(auto_run)
+    more = replace(run, classes=[*run.classes, "absent"], epochs=[{"kept": [*run.epochs[-1]["kept"], 0.0]}])
+    assert list(single.kept_of_each(more, np.arange(len(run.classes)))) == run.classes
 
 
 QUICK = ["--model", "small", "--epochs", "12", "--warmup", "4", "--batch", "32", "--lr", "0.05", "--threads", "1"]

@@ -159,10 +159,10 @@ def spoken(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def starved(kept: list[float], noise_rate: float, classes: list[str]) -> list[str]:
-    """The classes of which far less was learnt from than of the others, in words."""
+def starved(kept: Mapping[str, float], noise_rate: float) -> list[str]:
+    """The classes of which far less was learnt from than of the others, in words; `kept`: the share, by class."""
     least = 0.6 * (1 - noise_rate)
-    return [f"{name} ({100 * share:.0f}%)" for name, share in zip(classes, kept, strict=True) if share < least]
+    return [f"{name} ({100 * share:.0f}%)" for name, share in kept.items() if share < least]
 
 
 def says_one_class(samples: Mapping[str, Array], classes: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from labelsieve import noise as label_noise
@@ -15,13 +16,14 @@ from labelsieve.data.label_file import write_labels
 from labelsieve.data.pictures import Bad, left_out
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
-from labelsieve.experiments.auto import says_one_class, second_look, several, usual_plain_probes
+from labelsieve.experiments.auto import says_one_class, second_look, several, starved, usual_plain_probes
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
+from labelsieve.methods import options_of
 from labelsieve.progress import Plan, duration, watching
-from labelsieve.report.records import read_run, read_samples
+from labelsieve.report.records import Array, Run, read_run, read_samples
 from labelsieve.train.learner import Learner
 from labelsieve.train.record import Row
 
@@ -171,8 +173,26 @@ def say_outcome(folder: Path, ran: bool) -> None:
     if "last" in done.end:
         print(f"test error {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% at best")
     samples = read_samples(folder)
-    if samples and (only := says_one_class(samples, done.classes)):
+    if not samples:
+        return
+    if only := says_one_class(samples, done.classes):
         print(f"beware: the model says {only} of nearly every sample: it has learnt nothing; try a lower --lr")
+    if hungry := starved(kept_of_each(done, samples["label"]), done.spec["noise_rate"]):
+        print(f"beware: little was learnt from {', '.join(hungry)}; {what_to_do(done)}")
+
+
+def kept_of_each(run: Run, labels: Array) -> dict[str, float]:
+    """What the last epoch kept of each class that has samples."""
+    return {run.classes[k]: run.epochs[-1]["kept"][k] for k in np.unique(labels)}
+
+
+def what_to_do(starving: Run) -> str:
+    """About a class of which hardly anything was kept."""
+    options = dict(starving.spec["options"])
+    others = ", or with --set floor=0.5" if "floor" in options_of(starving.method) and "floor" not in options else ""
+    return (
+        f"the network may have taken another class for it: look at these samples, or train with another --seed{others}"
+    )
 
 
 def say_use(path: Path) -> None:

@@ -23,7 +23,6 @@ from labelsieve.experiments.auto import (
     second_look,
     several,
     spoken,
-    starved,
     suited,
     usual_plain_probes,
 )
@@ -60,8 +59,6 @@ def train_auto(
         (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is not done without it
     judging = epochs_in(usual_plain_probes(asked, probes))
     train(chosen.experiment, path, chosen.as_row(), command, earlier=earlier, later=judging + last)
-    for line in warnings_of(path):
-        print(line)
     earlier += epochs_of(chosen.experiment)
     judge_plainly(plain_probes(asked, probes), path, command, earlier, last)
     if last:
@@ -213,15 +210,3 @@ def forecast_of(plans: Sequence[Planned], path: Path, final: bool) -> str:
     names = " or ".join(plan.training.model for plan in plans)
     tried = f"first:   short trainings tell which network suits: {names}; below, the last of them is reckoned with\n"
     return (tried if len(plans) > 1 else "") + told
-
-
-def warnings_of(path: Path) -> list[str]:
-    """What to beware of in a training that chose for itself."""
-    done = read_run(path)
-    hungry = starved(done.epochs[-1]["kept"], done.spec["noise_rate"], done.classes)
-    if not hungry:
-        return []
-    return [
-        f"beware: little was learnt from {', '.join(hungry)}; the network may have taken another class for it: look "
-        "at these samples, or train with another --seed"
-    ]

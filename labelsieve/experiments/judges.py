@@ -13,7 +13,7 @@ from labelsieve.errors import InputError
 from labelsieve.report.records import AGAIN, HELD_OUT, LONGER, PLAIN, PROBE, Array, read_run, read_samples
 
 FOLDS = 5  # probes that hold out a fifth each
-CLEARLY = 0.04  # better must selecting probes foretell labels, in mean log-likelihood, to judge them
+CLEARLY = {PLAIN: 0.04, LONGER: 0.02}  # better must what selects foretell labels, in mean log-likelihood, to judge them
 FEWEST = 50  # held-out samples that an estimate can be made from
 LEAST = 1e-12  # the product of two probabilities
 
@@ -64,7 +64,7 @@ def selecting_is_clearly_better(run: Path, folder: str) -> bool:
     unknown = np.any(folds.every, axis=0) & np.any([held_out_by(judge) for judge in judges(run)], axis=0)
     if folds.decided is not None:
         unknown &= ~folds.decided
-    return label_likelihood(folds.labels[unknown], folds.probs[unknown]) < selecting.likelihood - CLEARLY
+    return label_likelihood(folds.labels[unknown], folds.probs[unknown]) < selecting.likelihood - CLEARLY[folder]
 
 
 class Folds(NamedTuple):

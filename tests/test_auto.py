@@ -27,11 +27,13 @@ from labelsieve.experiments.auto import (
     FREE,
     cautious,
     choice,
+    longer,
     plain_probes,
     planned_trainings,
     probe_of,
     says_one_class,
     second_look,
+    several,
     share_held_out,
     starved,
     suited,
@@ -429,25 +431,31 @@ def test_plain_probes_are_short_and_believe_all_labels():
     facts = {(probe.method, probe.noise_rate, probe.options, probe.epochs, probe.drops) for probe in plain}
     assert facts == {("default", 0.0, (), 10, (0.5, 0.75))} and usual_plain_probes(asked, probes) == plain
     one = plain_probes(asked, [replace(probes[0], valid=0.1)])
-    assert one == plain and usual_plain_probes(asked, probes[:1]) == plain[:1]
+    usual = usual_plain_probes(asked, probes[:1])
+    assert one == plain and usual == [plain[0], replace(plain[0], epochs=30)] == [plain[0], longer(plain, asked)[0]]
+    assert several(usual) == "2 probes of 10 and 30 epochs" and several(plain) == "5 probes of 10 epochs"
 
 
-@pytest.mark.parametrize(("worse", "trained"), [(0.03, 5), (0.05, 1)])
+@pytest.mark.parametrize(
+    ("worse", "worse_longer", "trained"), [(0.03, 0.0, (5, 0)), (0.05, 0.01, (1, 5)), (0.05, 0.03, (1, 1))]
+)
 def test_a_run_that_held_out_samples_needs_more_than_one_plain_probe_only_if_it_is_not_clearly_worse(
-    noisy_file, tmp_path, monkeypatch, worse, trained
+    noisy_file, tmp_path, monkeypatch, worse, worse_longer, trained
 ):
     seen = {}
 
     def foretold(labels, probs):
         seen["labels"] = labels
-        return noise_among(held_out_guesses([out])).likelihood - worse
+        longer_ones = any((out / "longer").glob("*/done"))
+        return noise_among(held_out_guesses([out])).likelihood - (worse_longer if longer_ones else worse)
 
     out = tmp_path / "run"
     monkeypatch.setattr(judging, "label_likelihood", foretold)
     brief = ["--epochs", "4", "--warmup", "1", "--valid", "0.1", "--no-final"]
     assert execute(["train", str(noisy_file), *QUICK, *brief, "--out", str(out)]) == 0
-    assert len(list((out / "plain").glob("*/done"))) == trained
-    assert (plain_guesses(out) is not None) is (trained == 5)
+    assert tuple(len(list((out / folder).glob("*/done"))) for folder in ("plain", "longer")) == trained
+    assert {read_run(probe.parent).spec["epochs"] for probe in (out / "longer").glob("*/done")} <= {4}
+    assert (plain_guesses(out) is not None) is (5 in trained)
     own = held_out_guesses([out])
     assert sorted(seen["labels"]) == sorted(own.labels)  # both are asked about the same samples
     findings = findings_in(out, read_samples(out), list("0123"))

@@ -110,7 +110,7 @@ def test_who_names_a_method_or_says_no_gets_none(data, tmp_path, capsys):
         assert "corrected" not in capsys.readouterr().out
     assert execute(["train", str(data), *QUICK, "--dry-run"]) == 0
     assert (
-        "ms, a probe of 2 epochs that do not select, as many epochs from corrected labels: about"
+        "ms, 2 probes of 2 and 6 epochs that do not select, as many epochs from corrected labels: about"
         in capsys.readouterr().out
     )
 

@@ -144,9 +144,15 @@ def choice(asked: Experiment, seen: Unseen, method: str | None, before: Sequence
     return Choice(settled, tuple(reasons))
 
 
+def longer(plain: Sequence[Experiment], asked: Experiment) -> list[Experiment]:
+    """The same probes, but as long as the training: what is hard to tell apart is not learnt in a short one."""
+    return [replace(probe, epochs=asked.epochs) for probe in plain]
+
+
 def usual_plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experiment]:
-    """Those that are trained as a rule: where samples are many, the first mostly says that others are not needed."""
-    return plain_probes(asked, probes)[: None if len(probes) > 1 else 1]
+    """Those that are trained as a rule: where samples are many, the first mostly say that others are not needed."""
+    plain = plain_probes(asked, probes)
+    return plain if len(probes) > 1 else [plain[0], *longer(plain[:1], asked)]
 
 
 def last_of(selecting: Experiment, corrected: Path) -> Experiment:
@@ -176,4 +182,5 @@ def says_one_class(samples: Mapping[str, Array], classes: Sequence[str]) -> str:
 
 def several(probes: Sequence[Experiment]) -> str:
     """The probes in words."""
-    return f"{f'{len(probes)} probes' if len(probes) > 1 else 'a probe'} of {probes[0].epochs} epochs"
+    lengths = " and ".join(str(epochs) for epochs in dict.fromkeys(probe.epochs for probe in probes))
+    return f"{f'{len(probes)} probes' if len(probes) > 1 else 'a probe'} of {lengths} epochs"

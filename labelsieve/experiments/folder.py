@@ -12,7 +12,7 @@ from typing import Any
 from labelsieve.errors import InputError
 from labelsieve.experiments.spec import BESIDE_THE_POINT, Experiment, with_defaults
 from labelsieve.files import FINAL, disk_error, write_atomically
-from labelsieve.report.records import AGAIN, NETWORK, PLAIN, PROBE
+from labelsieve.report.records import AGAIN, LONGER, NETWORK, PLAIN, PROBE
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.record import Record
 
@@ -79,7 +79,8 @@ class RunFolder:
     def refuse_strangers(self) -> None:
         """A folder with files but no run in it is somebody's work."""
         if self.path.is_dir() and not (self.path / "spec.json").exists():
-            probed = [name for name in (NETWORK, PROBE, AGAIN, PLAIN) if any((self.path / name).glob("*/lock"))]
+            parts = (NETWORK, PROBE, AGAIN, PLAIN, LONGER)
+            probed = [name for name in parts if any((self.path / name).glob("*/lock"))]
             ours = {"lock", *probed, *([FINAL] if probed else [])}
             strangers = [p.name for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp"]
             if strangers:

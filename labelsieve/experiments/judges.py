@@ -10,10 +10,10 @@ import numpy as np
 from labelsieve.audit.guesses import Guesses, guesses_from_run, guesses_of, joined
 from labelsieve.audit.unseen import Unseen, dense, in_share, label_likelihood, unseen_noise
 from labelsieve.errors import InputError
-from labelsieve.report.records import AGAIN, HELD_OUT, PLAIN, PROBE, Array, read_run, read_samples
+from labelsieve.report.records import AGAIN, HELD_OUT, LONGER, PLAIN, PROBE, Array, read_run, read_samples
 
 FOLDS = 5  # probes that hold out a fifth each
-CLEARLY = 0.04  # better must selecting probes foretell labels, in mean log-likelihood, to judge them
+CLEARLY = {PLAIN: 0.04, LONGER: 0.02}  # better must what selects foretell labels, in mean log-likelihood, to judge them
 FEWEST = 50  # held-out samples that an estimate can be made from
 LEAST = 1e-12  # the product of two probabilities
 
@@ -47,23 +47,24 @@ def judges(run: Path) -> list[Path]:
 def plain_guesses(run: Path) -> Guesses | None:
     """What plain probes say of samples that each did not learn from, unless the others foretell labels clearly better.
 
-    A sample that no fold held out has what the first says.
+    Short ones come before longer ones. A sample that no fold held out has what the first says.
     """
-    folds = held_out_in_turn(run)
-    if folds is None or len(folds.every) < FOLDS or selecting_is_clearly_better(run):
-        return None
-    return replace(guesses_of(folds.labels, folds.probs), decided=folds.decided)
+    for folder in (PLAIN, LONGER):
+        folds = held_out_in_turn(run, folder)
+        if folds is not None and len(folds.every) == FOLDS and not selecting_is_clearly_better(run, folder):
+            return replace(guesses_of(folds.labels, folds.probs), decided=folds.decided)
+    return None
 
 
-def selecting_is_clearly_better(run: Path) -> bool:
-    """Whether what selects foretells labels clearly better than plain probes do, where both held them out."""
-    folds, selecting = held_out_in_turn(run), noise_among(held_out_guesses(judges(run)))
+def selecting_is_clearly_better(run: Path, folder: str) -> bool:
+    """Whether what selects foretells labels clearly better than a folder's plain probes, where both held them out."""
+    folds, selecting = held_out_in_turn(run, folder), noise_among(held_out_guesses(judges(run)))
     if folds is None or selecting is None:
         return True
     unknown = np.any(folds.every, axis=0) & np.any([held_out_by(judge) for judge in judges(run)], axis=0)
     if folds.decided is not None:
         unknown &= ~folds.decided
-    return label_likelihood(folds.labels[unknown], folds.probs[unknown]) < selecting.likelihood - CLEARLY
+    return label_likelihood(folds.labels[unknown], folds.probs[unknown]) < selecting.likelihood - CLEARLY[folder]
 
 
 class Folds(NamedTuple):
@@ -81,9 +82,9 @@ def foretold(run: Path) -> float:
     return -np.inf if held is None else label_likelihood(held.undecided.labels, dense(held.undecided))
 
 
-def held_out_in_turn(run: Path) -> Folds | None:
-    """What the finished plain probes of a run say, each of what it held out; None if there are none."""
-    probes = [mark.parent for mark in sorted((run / PLAIN).glob("*/done"))]
+def held_out_in_turn(run: Path, folder: str) -> Folds | None:
+    """What the finished plain probes in a folder of a run say, each of what it held out; None if there are none."""
+    probes = [mark.parent for mark in sorted((run / folder).glob("*/done"))]
     if not probes:
         return None
     classes = len(read_run(run).classes)

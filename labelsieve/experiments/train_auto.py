@@ -17,6 +17,7 @@ from labelsieve.experiments.auto import (
     RATES,
     choice,
     last_of,
+    longer,
     plain_probes,
     planned_trainings,
     probe_of,
@@ -27,7 +28,7 @@ from labelsieve.experiments.auto import (
     usual_plain_probes,
 )
 from labelsieve.experiments.folder import RunFolder
-from labelsieve.experiments.judges import foretold, held_out_by, seen_by, selecting_is_clearly_better
+from labelsieve.experiments.judges import foretold, held_out_by, plain_guesses, seen_by, selecting_is_clearly_better
 from labelsieve.experiments.prepare import gather, method_of
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.single import forecast, say_outcome, say_skipped, say_use, train, trained
@@ -36,7 +37,7 @@ from labelsieve.experiments.watch import epochs_of
 from labelsieve.files import FINAL, write_atomically
 from labelsieve.models import candidates
 from labelsieve.progress import Plan
-from labelsieve.report.records import AGAIN, NETWORK, PLAIN, PROBE, TESTED, read_run, read_samples
+from labelsieve.report.records import AGAIN, LONGER, NETWORK, PLAIN, PROBE, TESTED, read_run, read_samples
 
 CORRECTED = "corrected.npy"  # file, in a run's folder, of the labels that its last training learns from
 
@@ -60,7 +61,7 @@ def train_auto(
     judging = epochs_in(usual_plain_probes(asked, probes))
     train(chosen.experiment, path, chosen.as_row(), command, earlier=earlier, later=judging + last)
     earlier += epochs_of(chosen.experiment)
-    judge_plainly(plain_probes(asked, probes), path, command, earlier, last)
+    judge_plainly(asked, plain_probes(asked, probes), path, command, earlier, last)
     if last:
         correct_and_train(chosen.experiment, path, command, earlier + judging)
     say_use(path)
@@ -90,13 +91,23 @@ def refuse_told(path: Path) -> None:
         raise InputError(f"{path} is another run: its training was told the noise rate; name another --out")
 
 
-def judge_plainly(plain: Sequence[Experiment], path: Path, command: str, earlier: int, later: int) -> None:
-    """Train the plain probes; if the run held samples out itself, only the first, where that is clearly worse."""
-    if held_out_by(path).any():
-        train_probes(plain[:1], path / PLAIN, command, earlier, later)
-        if selecting_is_clearly_better(path):
+def judge_plainly(
+    asked: Experiment, plain: Sequence[Experiment], path: Path, command: str, earlier: int, later: int
+) -> None:
+    """Train the plain probes; if the run held samples out itself, only the first, where that is clearly worse.
+
+    Then the first of longer ones follows, which may not be.
+    """
+    if not held_out_by(path).any():
+        train_probes(plain, path / PLAIN, command, earlier, later)
+        return
+    for folder, probes in ((PLAIN, plain), (LONGER, longer(plain, asked))):
+        train_probes(probes[:1], path / folder, command, earlier, later)
+        if not selecting_is_clearly_better(path, folder):
+            train_probes(probes, path / folder, command, earlier, later)
+        if plain_guesses(path) is not None:
             return
-    train_probes(plain, path / PLAIN, command, earlier, later)
+        earlier += epochs_in(probes[:1])
 
 
 def correct_and_train(selecting: Experiment, path: Path, command: str, earlier: int) -> None:

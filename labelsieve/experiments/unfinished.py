@@ -8,7 +8,7 @@ from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.files import FINAL, delivered
-from labelsieve.report.records import AGAIN, NETWORK, PLAIN, PROBE
+from labelsieve.report.records import AGAIN, LONGER, NETWORK, PLAIN, PROBE
 
 
 def refuse_unfinished(run: Path) -> None:
@@ -41,7 +41,7 @@ def newest(run: Path) -> Path | None:
     for folder in (run / FINAL, run):
         if (folder / "spec.json").exists():
             return folder
-    for name in (PLAIN, AGAIN, PROBE, NETWORK):
+    for name in (LONGER, PLAIN, AGAIN, PROBE, NETWORK):
         begun = [spec.parent for spec in (run / name).glob("*/spec.json")]
         if begun:
             return max(begun, key=lambda folder: int(folder.name))

@@ -15,8 +15,8 @@ from labelsieve.files import FINAL
 
 Array = np.ndarray[Any, Any]
 NETWORK = "network"  # folder, in a run's, of the trainings that try out networks
-PROBE, AGAIN, PLAIN = "probe", "again", "plain"  # and of those that judge its labels
-PARTS = {NETWORK, PROBE, AGAIN, PLAIN, FINAL}
+PROBE, AGAIN, PLAIN, LONGER = "probe", "again", "plain", "longer"  # and of those that judge its labels
+PARTS = {NETWORK, PROBE, AGAIN, PLAIN, LONGER, FINAL}
 TRAINED, HELD_OUT, TESTED = 0, 1, 2  # what `split` says of a sample
 
 

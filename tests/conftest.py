@@ -3,6 +3,9 @@
 import os
 import shutil
 import signal
+import subprocess
+import time
+from pathlib import Path
 
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported: kernels run on the CPU
@@ -45,3 +48,15 @@ def noisy_blobs() -> Labelled:
 @pytest.fixture
 def test_blobs() -> Labelled:
     return blobs(100, 1)
+
+
+def killed_after_an_epoch(command: list[str], record: Path) -> None:
+    """Start this and kill it (-9) as soon as that record has an epoch."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 200
+    while not (record.exists() and b'"epoch"' in record.read_bytes()):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not (record.parent / "done").exists()

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -52,7 +50,7 @@ from labelsieve.experiments.prepare import held_out as parted
 from labelsieve.experiments.prepare import prepare, training_of
 from labelsieve.experiments.spec import Experiment, planned
 from labelsieve.report.records import finished_runs, read_run, read_samples
-from tests.conftest import blobs
+from tests.conftest import blobs, killed_after_an_epoch
 
 CLASSES = 6
 
@@ -280,14 +278,7 @@ def test_killed_in_the_probe_and_in_the_training_it_ends_in_the_same_bits(auto_r
     out = tmp_path / "cut"
     command = [sys.executable, "-m", "labelsieve", "train", str(noisy_file), *QUICK, "--out", str(out)]
     for record in (out / "probe" / "2" / "record.jsonl", out / "record.jsonl"):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        end = time.monotonic() + 120
-        while not (record.exists() and b'"epoch"' in record.read_bytes()):
-            assert process.poll() is None and time.monotonic() < end
-            time.sleep(0.01)
-        process.kill()
-        process.wait()
-        assert not (record.parent / "done").exists()
+        killed_after_an_epoch(command, record)
     assert execute(command[3:]) == 0
 
     def rows(path):

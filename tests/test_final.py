@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from labelsieve.experiments.unfinished import unfinished
 from labelsieve.files import delivered
 from labelsieve.report.records import TESTED, finished_runs, read_run, read_samples
 from labelsieve.report.words import model_error
-from tests.conftest import blobs
+from tests.conftest import blobs, killed_after_an_epoch
 
 QUICK = [
     "--model",
@@ -118,15 +117,7 @@ def test_who_names_a_method_or_says_no_gets_none(data, tmp_path, capsys):
 def test_cut_in_it_the_same_command_ends_in_the_same_bits(run, data, tmp_path):
     out = tmp_path / "cut"
     command = [sys.executable, "-m", "labelsieve", "train", str(data), *QUICK, "--test", "0.2", "--out", str(out)]
-    record = out / "final" / "record.jsonl"
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 200
-    while not (record.exists() and b'"epoch"' in record.read_bytes()):
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert not (out / "final" / "done").exists()
+    killed_after_an_epoch(command, out / "final" / "record.jsonl")
     assert "of its last training; go on with: labelsieve train" in unfinished(out)
     assert execute(command[3:]) == 0
     assert unfinished(out) == ""

@@ -13,7 +13,10 @@ from labelsieve.errors import InputError
 from labelsieve.report.records import AGAIN, HELD_OUT, LONGER, PLAIN, PROBE, Array, read_run, read_samples
 
 FOLDS = 5  # probes that hold out a fifth each
-CLEARLY = {PLAIN: 0.04, LONGER: 0.035}  # better must what selects foretell labels, in mean log-likelihood, to judge them
+CLEARLY = {
+    PLAIN: 0.04,
+    LONGER: 0.035,
+}  # better must what selects foretell labels, in mean log-likelihood, to judge them
 FEWEST = 50  # held-out samples that an estimate can be made from
 LEAST = 1e-12  # the product of two probabilities
 

@@ -14,9 +14,6 @@ from labelsieve.report.records import AGAIN, HELD_OUT, LONGER, PLAIN, PROBE, Arr
 
 FOLDS = 5  # probes that hold out a fifth each
 CLEARLY = {PLAIN: 0.04, LONGER: 0.035}  # better must what selects foretell labels, in log-likelihood, to judge them
-    PLAIN: 0.04,
-    LONGER: 0.035,
-}  # better must what selects foretell labels, in mean log-likelihood, to judge them
 FEWEST = 50  # held-out samples that an estimate can be made from
 LEAST = 1e-12  # the product of two probabilities
 

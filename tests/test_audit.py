@@ -286,6 +286,20 @@ def hostile_findings():
     return findings_of(guesses_of(labels, probs), HOSTILE, [f"{HOSTILE[i % count]}{i}" for i in range(300)])
 
 
+@pytest.mark.parametrize(
+    ("doubted", "unknown"),
+    [((8, 1, 1), ["a"]), ((5, 0, 0), []), ((6, 0, 0), ["a"]), ((6, 5, 5), []), ((0, 0, 0), []), ((10, 10, 1), [])],
+)
+def test_a_class_most_of_whose_labels_look_wrong_is_not_corrected(doubted, unknown):
+    """Ten samples of each class; more than half, and more than twice the share of all, are too many to believe."""
+    labels = np.repeat(np.arange(3), 10)
+    issues = np.concatenate([np.arange(10) < count for count in doubted])
+    findings = replace(hostile_findings(), classes="abc", labels=labels, suggested=(labels + 1) % 3, issues=issues)
+    assert findings.unknown == unknown
+    believed = issues & ~np.isin(labels, ["abc".index(name) for name in unknown])
+    assert findings.believed.tolist() == np.where(believed, (labels + 1) % 3, labels).tolist()
+
+
 def test_hostile_names_pass_through_every_file(tmp_path):
     findings = hostile_findings()
     rows = list(csv.DictReader(io.StringIO(labels_csv(findings).decode(), newline="")))

@@ -33,7 +33,6 @@ from labelsieve.experiments.auto import (
     second_look,
     several,
     share_held_out,
-    starved,
     suited,
     usual_plain_probes,
 )
@@ -49,7 +48,8 @@ from labelsieve.experiments.judges import (
 from labelsieve.experiments.prepare import held_out as parted
 from labelsieve.experiments.prepare import prepare, training_of
 from labelsieve.experiments.spec import Experiment, planned
-from labelsieve.report.records import finished_runs, read_run, read_samples
+from labelsieve.report.records import finished_runs, read_run, read_samples, starved
+from labelsieve.report.words import done
 from tests.conftest import blobs, killed_after_an_epoch
 
 CLASSES = 6
@@ -171,9 +171,17 @@ def test_a_fold_that_is_not_there_is_refused():
         parted(100, 0.2, 0, 5)
 
 
-def test_a_class_that_starves_is_named():
-    assert starved({"Coat": 0.6, "Dress": 0.22, "Bag": 0.9}, 0.4) == ["Dress (22%)"]
-    assert starved({"Coat": 0.6, "Dress": 0.55, "Bag": 0.65}, 0.4) == []
+@pytest.mark.parametrize(
+    ("kept", "named"),
+    [([0.6, 0.22, 0.9, 0.0], ["Dress (22%)"]), ([0.6, 0.55, 0.65, 0.0], []), ([0.0, 0.6, 0.6, 0.0], ["Coat (0%)"])],
+)
+def test_a_class_that_starves_is_named(auto_run, kept, named):
+    epochs = [{"kept": [1.0, 1.0, 1.0, 0.0]}, {"kept": kept}]  # the last class has no samples
+    run = replace(read_run(auto_run), classes=["Coat", "Dress", "Bag", "Shirt"], epochs=epochs)
+    run.spec["noise_rate"] = 0.4
+    assert starved(run) == named
+    said = " ".join(map(str, done(run)))
+    assert ("Beware: little was learnt from " + ", ".join(named) in said) is bool(named)
 
 
 @pytest.mark.parametrize(
@@ -190,12 +198,6 @@ def test_a_training_that_was_told_the_rate_names_a_class_that_starves(options, a
     assert execute([*told, "--out", str(tmp_path / "told")]) == 0  # done already: its record is told again
     said = capsys.readouterr().out
     assert f"beware: little was learnt from {read_run(tmp_path / 'told').classes[1]} (7%)" in said and advice in said
-
-
-def test_a_class_without_samples_does_not_starve(auto_run):
-    run = read_run(auto_run)
-    more = replace(run, classes=[*run.classes, "absent"], epochs=[{"kept": [*run.epochs[-1]["kept"], 0.0]}])
-    assert list(single.kept_of_each(more, np.arange(len(run.classes)))) == run.classes
 
 
 QUICK = ["--model", "small", "--epochs", "12", "--warmup", "4", "--batch", "32", "--lr", "0.05", "--threads", "1"]

@@ -1,6 +1,7 @@
 """The last training of an automatic run: all samples, the suspects under corrected labels, its model delivered."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import labelsieve
+from labelsieve.audit.findings import Findings
 from labelsieve.cli import execute
 from labelsieve.experiments.audit import findings_in
 from labelsieve.experiments.prepare import prepare
@@ -62,7 +64,7 @@ def test_all_samples_are_learnt_from_with_the_suspects_corrected(run, data):
     assert 0.1 < findings.issues.mean() < 0.5
     last = read_samples(run / "final")
     learnt = last["split"] != TESTED
-    assert (last["label"][learnt] == findings.corrected[learnt]).all()
+    assert not findings.unknown and (last["label"][learnt] == findings.corrected[learnt]).all()
     assert read_run(run).final.start["samples"] == learnt.sum() == 480
     spec = read_run(run / "final").spec
     assert (spec["method"], spec["noise_rate"], spec["choose"], spec["valid"]) == ("default", 0.0, "last", 0.0)
@@ -112,6 +114,18 @@ def test_who_names_a_method_or_says_no_gets_none(data, tmp_path, capsys):
         "ms, 2 probes of 2 and 6 epochs that do not select, as many epochs from corrected labels: about"
         in capsys.readouterr().out
     )
+
+
+def test_labels_of_a_class_that_the_model_may_not_know_stay(run, data, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "run"
+    shutil.copytree(run, out, ignore=shutil.ignore_patterns("final", "corrected.npy"))
+    monkeypatch.setattr(Findings, "unknown", ["1\x1b[2J"])
+    monkeypatch.setattr(Findings, "believed", property(lambda findings: findings.labels))
+    assert execute(["train", str(data), *QUICK, "--test", "0.2", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "beware: most labels of 1" in said and "they stay as they are" in said and "\x1b" not in said
+    assert "0 of them under corrected labels" in said
+    assert (np.load(out / "corrected.npy") == read_samples(run)["label"]).all()
 
 
 def test_cut_in_it_the_same_command_ends_in_the_same_bits(run, data, tmp_path):

@@ -14,7 +14,7 @@ from labelsieve.audit.quality import THRESHOLD
 from labelsieve.audit.reconcile import reconciled
 from labelsieve.audit.training import sharpened
 from labelsieve.audit.unmixed import unmixed
-from labelsieve.audit.verdict import basis, reasons, verdict
+from labelsieve.audit.verdict import HARDLY_BELIEVED, basis, reasons, verdict
 
 Array = np.ndarray[Any, Any]
 DECIDED = "You decided on this label."
@@ -56,6 +56,20 @@ class Findings:
     def corrected(self) -> Array:
         """The labels (n) with every issue replaced by the suggestion."""
         return np.where(self.issues, self.suggested, self.labels)
+
+    @property
+    def unknown(self) -> list[str]:
+        """Classes most of whose labels are issues, and twice as many as of all: the model may not know them."""
+        judged = (self.labels, self.labels[self.issues])
+        total, doubted = (np.bincount(labels, minlength=len(self.classes)) for labels in judged)
+        least = max(HARDLY_BELIEVED, 2 * self.issues.mean())
+        return [name for name, share in zip(self.classes, doubted / np.maximum(total, 1), strict=True) if share > least]
+
+    @property
+    def believed(self) -> Array:
+        """The corrected labels (n), but for those of unknown classes, which stay."""
+        stays = np.isin(self.labels, [place for place, name in enumerate(self.classes) if name in self.unknown])
+        return np.where(stays, self.labels, self.corrected)
 
 
 def findings_of(

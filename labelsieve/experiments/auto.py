@@ -165,12 +165,6 @@ def spoken(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def starved(kept: Mapping[str, float], noise_rate: float) -> list[str]:
-    """The classes of which far less was learnt from than of the others, in words; `kept`: the share, by class."""
-    least = 0.6 * (1 - noise_rate)
-    return [f"{name} ({100 * share:.0f}%)" for name, share in kept.items() if share < least]
-
-
 def says_one_class(samples: Mapping[str, Array], classes: Sequence[str]) -> str:
     """The class that the network says of nearly every sample, though their labels are of others too; else nothing."""
     said, given = (

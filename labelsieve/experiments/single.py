@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from labelsieve import noise as label_noise
@@ -16,14 +15,14 @@ from labelsieve.data.label_file import write_labels
 from labelsieve.data.pictures import Bad, left_out
 from labelsieve.devices import best_device, best_precision, device_name
 from labelsieve.errors import InputError
-from labelsieve.experiments.auto import says_one_class, second_look, several, starved, usual_plain_probes
+from labelsieve.experiments.auto import says_one_class, second_look, several, usual_plain_probes
 from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
 from labelsieve.methods import options_of
 from labelsieve.progress import Plan, duration, watching
-from labelsieve.report.records import Array, Run, read_run, read_samples
+from labelsieve.report.records import Run, read_run, read_samples, starved
 from labelsieve.train.learner import Learner
 from labelsieve.train.record import Row
 
@@ -177,13 +176,8 @@ def say_outcome(folder: Path, ran: bool) -> None:
         return
     if only := says_one_class(samples, done.classes):
         print(f"beware: the model says {only} of nearly every sample: it has learnt nothing; try a lower --lr")
-    if hungry := starved(kept_of_each(done, samples["label"]), done.spec["noise_rate"]):
+    if hungry := starved(done):
         print(f"beware: little was learnt from {', '.join(hungry)}; {what_to_do(done)}")
-
-
-def kept_of_each(run: Run, labels: Array) -> dict[str, float]:
-    """What the last epoch kept of each class that has samples."""
-    return {run.classes[k]: run.epochs[-1]["kept"][k] for k in np.unique(labels)}
 
 
 def what_to_do(starving: Run) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labelsieve.audit.unseen import Unseen
+from labelsieve.cells import printable
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError
 from labelsieve.experiments.audit import findings_in
@@ -37,7 +38,7 @@ from labelsieve.experiments.watch import epochs_of
 from labelsieve.files import FINAL, write_atomically
 from labelsieve.models import candidates
 from labelsieve.progress import Plan
-from labelsieve.report.records import AGAIN, LONGER, NETWORK, PLAIN, PROBE, TESTED, read_run, read_samples
+from labelsieve.report.records import AGAIN, LONGER, NETWORK, PLAIN, PROBE, TESTED, Array, read_run, read_samples
 
 CORRECTED = "corrected.npy"  # file, in a run's folder, of the labels that its last training learns from
 
@@ -114,7 +115,13 @@ def correct_and_train(selecting: Experiment, path: Path, command: str, earlier: 
     """Train plainly on all samples, with what the audit of the finished run holds wrong under the suggested labels."""
     file = path / CORRECTED
     if not file.exists():
-        write_atomically(file, corrected_labels(path))
+        findings = findings_in(path, read_samples(path) or {}, read_run(path).classes)
+        if findings.unknown:
+            names = printable(", ".join(findings.unknown))
+            print(
+                f"beware: most labels of {names} look wrong; the model may not know the class, so they stay as they are"
+            )
+        write_atomically(file, as_file(findings.believed))
     samples = read_samples(path) or {}
     learnt = samples["split"] != TESTED
     changed = int((np.load(file) != samples["label"])[learnt].sum())
@@ -128,11 +135,10 @@ def correct_and_train(selecting: Experiment, path: Path, command: str, earlier: 
     say_outcome(path / FINAL, ran)
 
 
-def corrected_labels(path: Path) -> bytes:
-    """The labels (n) of a finished run's data, its suspects under what the audit suggests, as a .npy file."""
+def as_file(labels: Array) -> bytes:
+    """Labels (n) as a .npy file."""
     file = io.BytesIO()
-    samples = read_samples(path) or {}
-    np.save(file, findings_in(path, samples, read_run(path).classes).corrected)
+    np.save(file, labels)
     return file.getvalue()
 
 

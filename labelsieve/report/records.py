@@ -134,3 +134,12 @@ def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         groups.setdefault(run.method, []).append(run)
     return {method: sorted(group, key=lambda run: run.spec["seed"]) for method, group in groups.items()}
+
+
+def starved(run: Run) -> list[str]:
+    """The classes of which far less was learnt in the end than of others, with the share that was kept of them."""
+    least = 0.6 * (1 - run.spec["noise_rate"])
+    last = run.epochs[-1].get("kept") or []
+    there = [any(row["kept"][place] for row in run.epochs) for place, _ in enumerate(last)]  # else it has no samples
+    every = zip(run.classes, last, there, strict=False)
+    return [f"{name} ({100 * share:.0f}%)" for name, share, known in every if known and share < least]

@@ -12,9 +12,10 @@ from markupsafe import Markup
 from labelsieve.report.again import train_again
 from labelsieve.report.audited import Estimate, Findings
 from labelsieve.report.comparison import shown
-from labelsieve.report.records import Array, Run
+from labelsieve.report.records import Array, Run, starved
 
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
+BOTH_WAYS = 0.25  # as large a share the other way round: two classes that the model itself may not tell apart
 SPOKEN = {"image": "images", "text": "texts", "row": "rows"}
 
 
@@ -71,6 +72,11 @@ def done(run: Run) -> list[str | Markup]:
         lines.append(
             f"Then another was trained on all {run.final.start['samples']:,}, the suspects under their suggested "
             "labels: that one is delivered."
+        )
+    if run.end and (hungry := starved(run)):
+        lines.append(
+            f"Beware: little was learnt from {', '.join(hungry)}; the model may have taken another class for it, so "
+            "that what is said of its labels may be the wrong way round."
         )
     if "noise" in start and spec.get("noise"):
         rate = percent(start["noise"]["realised_rate"])
@@ -131,8 +137,10 @@ def confusions(findings: Findings, most: int) -> list[str | Markup]:
         if expected < COMMON * counts[given]:
             break
         label, other = quoted(findings.classes[given]), quoted(findings.classes[true])
-        sentence = Markup("About {:,} of the {:,} labelled {} seem to be {}.")
-        lines.append(sentence.format(round(expected), int(counts[given]), label, other))
+        share, back = findings.noise_matrix[given, true], findings.noise_matrix[true, given]
+        way = "" if back < BOTH_WAYS * share else ", or the other way round: the model hardly tells them apart"
+        sentence = Markup("About {:,} of the {:,} labelled {} seem to be {}{}.")
+        lines.append(sentence.format(round(expected), int(counts[given]), label, other, way))
     return lines
 
 

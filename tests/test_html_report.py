@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -163,6 +164,15 @@ def test_first_screen_says_what_was_found_and_what_to_do(photos_page):
     assert "About 330 of the 600 labelled “Bag” seem to be “Sneaker”." in first
     assert "The delivered model is wrong on 16.2% of the test images." in first
     assert "labelsieve review " in first and "labelsieve train photos --labels " in first
+
+
+@pytest.mark.parametrize(("back", "uncertain"), [(0.1, False), (0.125, True), (0.3, True)])
+def test_a_mix_up_that_goes_both_ways_is_said_to_be_uncertain(photos, back, uncertain):
+    matrix = np.eye(10)
+    matrix[8, 7:9], matrix[7, 7:9] = 0.5, (1 - back, back)
+    (line,) = words.confusions(replace(read_findings(photos, 200), noise_matrix=matrix), 1)
+    assert said(str(line)).startswith("About 300 of the 600 labelled “Bag” seem to be “Sneaker”")
+    assert ("or the other way round" in line) is uncertain
 
 
 def test_clean_labels_need_nothing_done(tmp_path):

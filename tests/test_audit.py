@@ -167,11 +167,13 @@ def test_a_class_without_samples_is_believed():
 
 
 def test_verdicts():
-    def said(rate, plain=False):
+    def said(rate, **known):
         labels, probs, _ = noisy(lambda k: pair(k, rate), sure=4.0)
-        return findings_of(guesses_of(labels, probs), [f"c{k}" for k in range(10)], plain=plain).verdict
+        return findings_of(guesses_of(labels, probs), [f"c{k}" for k in range(10)], **known).verdict
 
     assert "look clean" in said(0.0) and "Nothing needs to be done" in said(0.0)
+    assert "where 11% were said to be wrong" in said(0.0, told=0.11) and "Nothing" not in said(0.0, told=0.11)
+    assert said(0.0, told=0.001) == said(0.0) and said(0.3, told=0.4) == said(0.3)
     assert "by heart" in said(0.0, plain=True) and "Nothing" not in said(0.0, plain=True)
     assert said(0.3).startswith("About") and "seem to be" in said(0.3) and said(0.3, plain=True).startswith("At least")
 

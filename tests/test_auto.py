@@ -20,7 +20,7 @@ from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.experiments import judges as judging
 from labelsieve.experiments import single, train_auto
-from labelsieve.experiments.audit import findings_in
+from labelsieve.experiments.audit import findings_in, told_to
 from labelsieve.experiments.auto import (
     FREE,
     cautious,
@@ -305,6 +305,13 @@ def test_a_run_that_was_told_the_rate_is_left_alone_before_any_probe(noisy_file,
     assert execute(told) == 2
     assert "told is another run: its training was told the noise rate; name another --out" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_what_was_told_by_a_person_is_not_what_was_found(auto_run):
+    found = read_run(auto_run)
+    named = replace(found, start={})
+    assert told_to(found) == 0 and told_to(named) == found.spec["noise_rate"] > 0.1
+    assert told_to(replace(named, spec={**found.spec, "method": "gce"})) == 0  # it does not select by it
 
 
 def test_too_little_to_hold_out_is_said(tmp_path, capsys):

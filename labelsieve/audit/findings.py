@@ -35,6 +35,7 @@ class Findings:
     plain: bool = False  # the network learnt from all labels alike, and so by heart
     held_out: int = 0  # samples that the share of the whole rests on; 0: on all
     decided: Array | None = None  # (n) bool: a person decided on the label
+    told: float = 0.0  # share of wrong labels that a person named
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -46,7 +47,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        return verdict(self.noise, int(self.issues.sum()), len(self), self.classes, self.plain)
+        return verdict(self.noise, int(self.issues.sum()), len(self), self.classes, self.plain, self.told)
 
     @property
     def basis(self) -> str:
@@ -83,14 +84,15 @@ def findings_of(
     rate: Interval | None = None,
     held_out: int = 0,
     unlearnt: bool = False,
+    told: float = 0.0,
 ) -> Findings:
     """Look at every label.
 
     `training`: the mean margin (n) of each sample while training and how often it was seen. `remarks` (n): what else is
     to be said of a sample, or nothing. `plain`: the network learnt from all labels alike. `rate`: the share of wrong
     labels, if it is better known from samples that were `held_out`; the shares of the classes are made to fit.
-    `unlearnt`: the guesses are anybody's classifier's, which did not learn from the labels that it judges. Labels
-    that a person decided on are right.
+    `unlearnt`: the guesses are anybody's classifier's, which did not learn from the labels that it judges. `told`: the
+    share of wrong labels that a person named. Labels that a person decided on are right.
     """
     truer, label_given = unmixed(guesses) if unlearnt else (guesses, settled(guesses))
     good = quality(truer, label_given)
@@ -114,4 +116,4 @@ def findings_of(
         why = [DECIDED if known else reason for known, reason in zip(decided.tolist(), why, strict=True)]
     names = ids if ids is not None else [str(index) for index in range(count)]
     suggested = np.where(doubted, other, guesses.labels)
-    return Findings(classes, names, guesses.labels, suggested, good, issues, why, noise, plain, held_out, decided)
+    return Findings(classes, names, guesses.labels, suggested, good, issues, why, noise, plain, held_out, decided, told)

@@ -15,25 +15,40 @@ HALF = 0.5  # of the model's belief: a class with less is only the likelier of t
 COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
 
 
-def verdict(noise: Noise, issues: int, samples: int, classes: Sequence[str], plain: bool = False) -> str:
-    """How much looks wrong and what to do, in one or two sentences; `plain`: for a network that believes all labels."""
+def verdict(
+    noise: Noise, issues: int, samples: int, classes: Sequence[str], plain: bool = False, told: float = 0.0
+) -> str:
+    """How much looks wrong and what to do, in one or two sentences.
+
+    `plain`: for a network that believes all labels. `told`: the share of wrong labels that a person named.
+    """
     rate = noise.rate
     if looks_clean(rate):
-        if plain:
-            return (
-                "The labels look clean to this model, but it was trained to believe them all and may have learnt wrong "
-                "ones by heart. To be sure, train with --noise-rate auto and audit that run."
-            )
-        look = f", though {issues:,} labels may be worth a look" if issues else ""
-        return (
-            f"The labels look clean: at most {percent(rate.high)} seem wrong, which may be the model's own mistakes. "
-            f"Nothing needs to be done{look}."
-        )
+        return clean_verdict(rate, issues, plain, told)
     found = f"{'At least' if plain else 'About'} {percent(rate.estimate)} of the {samples:,} labels look wrong"
     seen = f"{found} ({span(rate)}); {issues:,} are more likely wrong than right."
     if rate.estimate > HARDLY_BELIEVED:
         return f"{seen} Either most labels are wrong, or the model knows too little to judge them: look at some first."
     return f"{seen} {dominance(noise, classes)}"
+
+
+def clean_verdict(rate: Interval, issues: int, plain: bool, told: float) -> str:
+    """The same where few labels seem wrong."""
+    if plain:
+        return (
+            "The labels look clean to this model, but it was trained to believe them all and may have learnt wrong "
+            "ones by heart. To be sure, train with --noise-rate auto and audit that run."
+        )
+    if told > rate.high:
+        return (
+            f"At most {percent(rate.high)} of the labels seem wrong to this model, where {percent(told)} were said to "
+            "be wrong. What it has learnt it does not doubt: more may be wrong than it sees."
+        )
+    look = f", though {issues:,} labels may be worth a look" if issues else ""
+    return (
+        f"The labels look clean: at most {percent(rate.high)} seem wrong, which may be the model's own mistakes. "
+        f"Nothing needs to be done{look}."
+    )
 
 
 def looks_clean(rate: Interval) -> bool:

@@ -110,7 +110,14 @@ def judged(run: Path, guesses: Guesses, classes: Sequence[str], names: Sequence[
     held = held_out_guesses(judges(run))
     seen = noise_among(held)
     rate, count = (cautious(seen.rate), len(held)) if held is not None and seen else (None, 0)
-    return findings_of(guesses, tuple(classes), names, rate=rate, held_out=count, **known)
+    told = told_to(read_run(run, with_tables=False))
+    return findings_of(guesses, tuple(classes), names, rate=rate, held_out=count, told=told, **known)
+
+
+def told_to(run: Run) -> float:
+    """The share of wrong labels that a person named for a run that selects by it."""
+    selects = run.method in SELECTING or run.spec.get("criterion") is not None
+    return float(run.spec["noise_rate"]) if selects and "chosen" not in run.start else 0.0
 
 
 def believes_all(experiment: Experiment) -> bool:

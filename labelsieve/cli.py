@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import io
+import itertools
 import json
 import os
 import re
@@ -554,6 +555,15 @@ def deferred(command: Callable[P, None]) -> Callable[P, Callable[[], None]]:
     return build
 
 
+def wanted(argv: Sequence[str], option: str, words: str) -> str:
+    """What an option takes instead of what it was given, from the words of tyro's error page."""
+    typed = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
+    typed += [value for word, value in itertools.pairwise(argv) if word == option]
+    kinds = {r"\bint\b": "a whole number", r"\bfloat\b": "a number"}
+    kind = next((kind for pattern, kind in kinds.items() if re.search(pattern, words)), "another value")
+    return f"wants {kind}, not {typed[0]!r}" if typed else f"wants {kind}"
+
+
 def complaint(argv: Sequence[str], page: str) -> str:
     """The first sentence of tyro's boxed error page, with the name that was probably meant."""
     lines = [line.strip("│| ") for line in page.splitlines()[1:]]
@@ -561,7 +571,7 @@ def complaint(argv: Sequence[str], page: str) -> str:
     said = re.split("Perhaps you meant|Argument helptext|Available subcommands|For full helptext", words)[0]
     said = " ".join(said.split()).rstrip(".")
     if value_error := re.match(r"Error parsing (--[\w-]+)", said):
-        return f"{value_error[1]} cannot take the value it was given; see labelsieve {argv[0]} --help"
+        return f"{value_error[1]} {wanted(argv, value_error[1], words)}; see labelsieve {argv[0]} --help"
     if not argv or argv[0] not in COMMANDS:
         hint = nearest(argv[0] if argv else "", COMMANDS)
         return f"{said}; {hint}" if argv else f"{said}; see labelsieve --help"

@@ -298,6 +298,14 @@ def test_a_folder_with_other_files_is_left_alone(noisy_file, tmp_path, capsys):
     assert "holds other files" in capsys.readouterr().err and [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("rate", ["auto", "0.3"])
+def test_a_file_is_no_folder_for_a_run(rate, noisy_file, tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("mine")
+    assert execute(["train", str(noisy_file), *QUICK, "--noise-rate", rate, "--out", str(tmp_path / "thesis.txt")]) == 2
+    assert "thesis.txt is a file, not a folder for a run; name another --out\n" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
 def test_a_run_that_was_told_the_rate_is_left_alone_before_any_probe(noisy_file, tmp_path, capsys):
     told = ["train", str(noisy_file), *QUICK, "--epochs", "2", "--warmup", "1", "--out", str(tmp_path / "told")]
     assert execute([*told, "--noise-rate", "0.3"]) == 0

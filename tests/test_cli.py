@@ -467,6 +467,20 @@ def resumed(run):
     return sum(row["event"] == "resume" for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "x", "--epochs", "five"], "--epochs wants a whole number, not 'five'"),
+        (["train", "x", "--epochs=1.5"], "--epochs wants a whole number, not '1.5'"),
+        (["train", "x", "--seed", "q"], "--seed wants a whole number, not 'q'"),
+        (["train", "x", "--lr", "high"], "--lr wants a number, not 'high'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named(words, says, capsys):
+    assert execute(words) == 2
+    assert capsys.readouterr().err == f"error: {says}; see labelsieve train --help\n"
+
+
 def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     more = ("--epochs", "60", "--warmup", "20", "--valid", "0.2", "--model", "densenet-25-12")

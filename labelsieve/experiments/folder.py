@@ -77,7 +77,9 @@ class RunFolder:
         ENTERED.discard(self.path.absolute())
 
     def refuse_strangers(self) -> None:
-        """A folder with files but no run in it is somebody's work."""
+        """A folder with files but no run in it, or a file, is somebody's work."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file, not a folder for a run; name another --out")
         if self.path.is_dir() and not (self.path / "spec.json").exists():
             parts = (NETWORK, PROBE, AGAIN, PLAIN, LONGER)
             probed = [name for name in parts if any((self.path / name).glob("*/lock"))]

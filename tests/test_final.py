@@ -90,7 +90,7 @@ def test_its_model_is_the_one_delivered(run, data, tmp_path, capsys):
     error = done.final.epochs[-1]["test_error"]
     assert f"is wrong on {error:.1f}% of the test" in model_error(done, "samples")
     page = report([run], tmp_path / "page.html", 10).read_text()
-    assert "trained on all 480, the suspects under their suggested labels: that one is delivered" in page
+    assert "trained on all 480, with labels that the audit corrected: that one is delivered" in page
     assert f"is wrong on {error:.1f}% of the test" in page and "test, model delivered" in page
 
 

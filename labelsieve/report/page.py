@@ -46,7 +46,7 @@ def page(told: Sequence[Told]) -> str:
         error=words.model_error(main.run, words.things(main.findings)),
         tables=classes.tables(main.run, main.findings),
         settings=[(each.name, settings(each)) for each in told],
-        **about_labels(main.findings, "audit/labels.csv"),
+        **about_labels(main.findings, "audit/labels.csv", words.beware(main.run)),
         **about_runs(told),
     )
 
@@ -85,13 +85,13 @@ def environment() -> Environment:
     return made
 
 
-def about_labels(findings: Findings | None, table: str) -> dict[str, Any]:
+def about_labels(findings: Findings | None, table: str, beware: Sequence[str] = ()) -> dict[str, Any]:
     """What the page says about labels and samples, where there is an audit, whose file of all samples is `table`."""
     suspects, beyond = (findings.suspects, findings.beyond) if findings else ([], [])
     return {
         "findings": findings,
         "things": words.things(findings),
-        "found": words.found(findings, table) if findings else [],
+        "found": [*beware, *(words.found(findings, table) if findings else [])],
         "bars": classes.bars(findings) if findings else [],
         "most_named": classes.MOST_NAMED,
         "cards": cards(suspects),

@@ -70,13 +70,8 @@ def done(run: Run) -> list[str | Markup]:
     ]
     if run.final:
         lines.append(
-            f"Then another was trained on all {run.final.start['samples']:,}, the suspects under their suggested "
-            "labels: that one is delivered."
-        )
-    if run.end and (hungry := starved(run)):
-        lines.append(
-            f"Beware: little was learnt from {', '.join(hungry)}; the model may have taken another class for it, so "
-            "that what is said of its labels may be the wrong way round."
+            f"Then another was trained on all {run.final.start['samples']:,}, with labels that the audit corrected: "
+            "that one is delivered."
         )
     if "noise" in start and spec.get("noise"):
         rate = percent(start["noise"]["realised_rate"])
@@ -87,6 +82,17 @@ def done(run: Run) -> list[str | Markup]:
             "The same labelsieve train command goes on with it."
         )
     return lines
+
+
+def beware(run: Run) -> list[str]:
+    """What makes the findings of a run doubtful."""
+    hungry = starved(run) if run.end else []
+    if not hungry:
+        return []
+    return [
+        f"Beware: little was learnt from {', '.join(hungry)}; the model may have taken another class for it, so that "
+        "what is said of its labels may be the wrong way round."
+    ]
 
 
 def told(spec: dict[str, Any], found: bool) -> str:
@@ -129,19 +135,33 @@ def by_people(findings: Findings) -> list[str]:
 
 def confusions(findings: Findings, most: int) -> list[str | Markup]:
     """Which classes are most often mistaken for which, where that is common."""
-    lines: list[str | Markup] = []
     if findings.noise_matrix is None:
-        return lines
-    counts = np.array([row.samples for row in findings.per_class], dtype=float)
-    for given, true, expected in largest(findings.noise_matrix * counts[:, None], most):
-        if expected < COMMON * counts[given]:
+        return []
+    counts = np.array([row.samples for row in findings.per_class])
+    expected = findings.noise_matrix * counts[:, None]
+    said: dict[tuple[int, int], Markup] = {}
+    for given, true, number in largest(expected, most):
+        if number < COMMON * counts[given]:
             break
-        label, other = quoted(findings.classes[given]), quoted(findings.classes[true])
-        share, back = findings.noise_matrix[given, true], findings.noise_matrix[true, given]
-        way = "" if back < BOTH_WAYS * share else ", or the other way round: the model hardly tells them apart"
-        sentence = Markup("About {:,} of the {:,} labelled {} seem to be {}{}.")
-        lines.append(sentence.format(round(expected), int(counts[given]), label, other, way))
-    return lines
+        if (true, given) not in said:
+            said[given, true] = mixed_up(findings, given, true)
+    return list(said.values())
+
+
+def mixed_up(findings: Findings, given: int, true: int) -> Markup:
+    """How many with one label seem to be another class; the other way round too, if that is nearly as common."""
+    matrix = findings.noise_matrix
+    assert matrix is not None
+    label, other = quoted(findings.classes[given]), quoted(findings.classes[true])
+    samples, others = findings.per_class[given].samples, findings.per_class[true].samples
+    share, back = matrix[given, true], matrix[true, given]
+    if back < BOTH_WAYS * share:
+        return Markup("About {:,} of the {:,} labelled {} seem to be {}.").format(
+            round(share * samples), samples, label, other
+        )
+    return Markup(
+        "{0} and {1} are mixed up: {2:,} of {3:,} labelled {0}, {4:,} of {5:,} labelled {1}; which way is uncertain."
+    ).format(label, other, round(share * samples), samples, round(back * others), others)
 
 
 def largest(matrix: Array, most: int) -> list[tuple[int, int, float]]:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelsieve.audit import verdict
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.experiments.reporting import report
@@ -164,6 +165,11 @@ def test_first_screen_says_what_was_found_and_what_to_do(photos_page):
     assert "About 330 of the 600 labelled “Bag” seem to be “Sneaker”." in first
     assert "The delivered model is wrong on 16.2% of the test images." in first
     assert "labelsieve review " in first and "labelsieve train photos --labels " in first
+
+
+def test_report_and_verdict_mean_the_same_by_common_and_both_ways():
+    """Neither layer may import the other."""
+    assert (words.COMMON, words.BOTH_WAYS) == (verdict.COMMON, verdict.BOTH_WAYS)
 
 
 @pytest.mark.parametrize(("back", "uncertain"), [(0.1, False), (0.125, True), (0.3, True)])

@@ -69,7 +69,8 @@ class Findings:
     @property
     def believed(self) -> Array:
         """The corrected labels (n), but for those of unknown classes, which stay."""
-        stays = np.isin(self.labels, [place for place, name in enumerate(self.classes) if name in self.unknown])
+        unknown = self.unknown
+        stays = np.isin(self.labels, [place for place, name in enumerate(self.classes) if name in unknown])
         return np.where(stays, self.labels, self.corrected)
 
 

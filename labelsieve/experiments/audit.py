@@ -116,14 +116,20 @@ def judged(run: Path, guesses: Guesses, classes: Sequence[str], names: Sequence[
 
 def told_to(run: Run) -> float:
     """The share of wrong labels that a person named for a run that selects by it."""
-    selects = run.method in SELECTING or run.spec.get("criterion") is not None
-    return float(run.spec["noise_rate"]) if selects and "chosen" not in run.start else 0.0
+    named = selects(run.method, run.spec.get("criterion")) and "chosen" not in run.start
+    return float(run.spec["noise_rate"]) if named else 0.0
+
+
+def selects(method: str, criterion: str | None) -> bool:
+    """Whether a method leaves samples out by the noise rate that it is told."""
+    return method in SELECTING or criterion is not None
 
 
 def believes_all(experiment: Experiment) -> bool:
     """Whether the network learnt from all labels alike, and so the wrong ones by heart."""
-    selects = experiment.method in SELECTING or experiment.criterion is not None
-    return experiment.noise_rate == 0 if selects else experiment.method in PLAIN
+    if selects(experiment.method, experiment.criterion):
+        return experiment.noise_rate == 0
+    return experiment.method in PLAIN
 
 
 def laid_in(samples: Mapping[str, Array]) -> Laid:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from labelsieve import noise as label_noise
+from labelsieve.cells import printable
 from labelsieve.data import Reading, load_data
 from labelsieve.data.label_file import write_labels
 from labelsieve.data.pictures import Bad, left_out
@@ -175,9 +176,11 @@ def say_outcome(folder: Path, ran: bool) -> None:
     if not samples:
         return
     if only := says_one_class(samples, done.classes):
-        print(f"beware: the model says {only} of nearly every sample: it has learnt nothing; try a lower --lr")
+        print(
+            f"beware: the model says {printable(only)} of nearly every sample: it has learnt nothing; try a lower --lr"
+        )
     if hungry := starved(done):
-        print(f"beware: little was learnt from {', '.join(hungry)}; {what_to_do(done)}")
+        print(f"beware: little was learnt from {printable(', '.join(hungry))}; {what_to_do(done)}")
 
 
 def what_to_do(starving: Run) -> str:

@@ -542,3 +542,15 @@ def test_unknown_names_are_refused_with_the_nearest():
     for wrong, right in (("resnet18", "resnet-18"), ("vgg19", "vgg-19"), ("preact-resnet", "preact-resnet-18")):
         with pytest.raises(InputError, match=f"unknown model '{wrong}': did you mean {right}[?]"):
             make_model(wrong, IMAGE, 10)
+
+
+def test_the_papers_network_as_torch_initialises_it():
+    network, usual = (
+        make_model(name, (3, 32, 32), 10) for name in ("benchmarks.torch_init:densenet", "densenet-25-12")
+    )
+    assert type(network) is type(usual) and network.fused
+    assert [p.shape for p in network.parameters()] == [p.shape for p in usual.parameters()]
+    for layer, other in zip(network.modules(), usual.modules(), strict=True):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            bound = 1 / math.sqrt(layer.weight[0].numel())  # torch draws evenly up to it
+            assert 0.9 * bound < layer.weight.abs().max() <= bound < 0.9 * other.weight.abs().max()

@@ -167,6 +167,15 @@ def test_first_screen_says_what_was_found_and_what_to_do(photos_page):
     assert "labelsieve review " in first and "labelsieve train photos --labels " in first
 
 
+def test_the_first_screen_warns_of_a_class_that_was_hardly_learnt_from(photos):
+    run, findings = read_run(photos), read_findings(photos, 200)
+    kept = [0.07, *(1 - run.spec["noise_rate"] for _ in run.classes[1:])]
+    hungry = replace(run, epochs=[*run.epochs[:-1], {**run.epochs[-1], "kept": kept}])
+    warning = f"Beware: little was learnt from {run.classes[0]} (7%)"
+    first, usual = (said(page([Told("mine", each, findings)])).split("Suspect images")[0] for each in (hungry, run))
+    assert warning in first and "Beware" not in usual
+
+
 def test_report_and_verdict_mean_the_same_by_common_and_both_ways():
     """Neither layer may import the other."""
     assert (words.COMMON, words.BOTH_WAYS) == (verdict.COMMON, verdict.BOTH_WAYS)

@@ -285,3 +285,12 @@ def test_a_legend_names_only_what_is_drawn():
     }
     svg = precision(curves, "title", 1, "paper")["svg"].decode()
     assert "Criteria_OL" in svg and "Criteria_ALL" in svg and "Criteria_PL" not in svg
+
+
+def test_the_legend_of_a_single_panel_stays_within_the_picture():
+    curves = [Curve(name, [[60.0, 70.0]], 70.0) for name in ("Criteria_OL", "Criteria_PL", "Criteria_ALL")]
+    figure = precision.__wrapped__({"pair": curves}, "title", 1, "paper, approximate, from its text")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    place = legend.get_window_extent()
+    assert 0 <= place.x0 and place.x1 <= figure.bbox.width

@@ -195,8 +195,11 @@ def legend_of(figure: "Figure", entries: Sequence[tuple[Mapping[str, Any], str]]
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=name, **{"markersize": 5, **style}) for style, name in entries]
-    wide = figure.get_figwidth() > 6
-    figure.legend(handles=handles, loc="outside lower center", ncols=4 if wide else 3, frameon=False)
+    for columns in range(min(len(handles), 4), 0, -1):
+        drawn = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+        if columns == 1 or drawn.get_window_extent().width < figure.bbox.width:
+            return
+        drawn.remove()
 
 
 def _errors(axis: "Axes", line: Line, style: Style, aside: float) -> None:

@@ -293,4 +293,4 @@ def test_the_legend_of_a_single_panel_stays_within_the_picture():
     figure.draw_without_rendering()
     (legend,) = figure.legends
     place = legend.get_window_extent()
-    assert 0 <= place.x0 and place.x1 <= figure.bbox.width
+    assert place.x0 >= 0 and place.x1 <= figure.bbox.width

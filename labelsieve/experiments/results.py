@@ -117,11 +117,13 @@ def page_of(folder: Path) -> tuple[str, list[Drawing]]:
             parts.append(part_of(table, data, found, missing(trials, known)))
             outcomes |= {one.name: one for one in found if one.name not in outcomes}
             used |= {trial.identity for trial in trials}
-    paths = {path for one in drawings for mark in one.marks for path in mark.paths.values()}
-    others = other_outcomes({i: path for i, path in known.items() if i not in used and path not in paths}, outcomes)
+    early = {identity(point.experiment.as_dict()) for point in points(3)}  # they end when the selecting begins
+    rest = {each: path for each, path in known.items() if each not in used and dict(each)["data"] in SL_BETA}
+    others = other_outcomes({each: path for each, path in rest.items() if each not in early}, outcomes)
     outcomes |= {one.name: one for one in others}
-    paths |= {known[each] for each in used if each in known}
-    runs = [*map(cached_run, sorted(paths)), *(run for one in others for run in one.runs.values())]
+    of_figures = {path for one in drawings for mark in one.marks for path in mark.paths.values()}
+    of_tables = {known[each] for each in used if each in known}
+    runs = [cached_run(path) for path in sorted(of_tables | of_figures | set(rest.values()))]
     pictures = [Picture(f"{FIGURES}/{one.file}", one.caption) for one in drawings]
     account = ACCOUNT.read_text(encoding="utf-8")
     return results_page(parts, outcomes, others, runs, pictures, account), drawings
@@ -168,12 +170,10 @@ def drawings_of(folder: Path, seeds: int) -> Iterator[Drawing]:
 
 
 def other_outcomes(known: Known, outcomes: Outcomes) -> list[Outcome]:
-    """Runs on the paper's datasets that no table or figure has, named by what they do differently."""
+    """Runs that no table has, named by what they do differently."""
     groups: dict[str, Outcome] = {}
     for each, path in known.items():
         fields = dict(each)
-        if fields["data"] not in SL_BETA:
-            continue
         entry = Entry(fields["data"], fields["method"], fields["noise"], fields["rate"], {})
         cell = outcomes.get(Outcome(entry, {}).name)
         run = cached_run(path)

@@ -6,7 +6,7 @@ A cell is named as in `cifar10 pair 40% mentornet`, two of them as in `cifar10 p
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from labelsieve.errors import InputError, nearest
 from labelsieve.report.beside import Entry, difference, ours, papers, within
@@ -123,10 +123,21 @@ def trials(outcome: Outcome) -> str:
     return ", ".join(f"{outcome.entry.errors[seed]:.2f}" for seed in sorted(outcome.entry.errors))
 
 
-def given_up(run: Run) -> list[int]:
-    """The epochs, counted from 1, in which some class kept fewer than half as many samples as it should have."""
+def starved(run: Run, row: Mapping[str, Any]) -> int:
+    """How many classes kept fewer than half as many samples in this epoch as they should have."""
     least = (1 - run.spec["noise_rate"]) / 2
-    return [number for number, row in enumerate(run.epochs, 1) if min(row.get("kept") or [1.0]) < least]
+    return sum(share < least for share in row.get("kept") or [])
+
+
+def given_up(run: Run) -> list[int]:
+    """The epochs, counted from 1, in which some class did."""
+    return [number for number, row in enumerate(run.epochs, 1) if starved(run, row)]
+
+
+def lost(outcome: Outcome) -> str:
+    """How many classes did in the last epoch, trial by trial: 4 of 100, 0 of 100"""
+    ends = [(run, run.epochs[-1]) for _, run in sorted(outcome.runs.items())]
+    return ", ".join(f"{starved(run, row)} of {len(row.get('kept') or [])}" for run, row in ends)
 
 
 def where_given_up(outcome: Outcome) -> str:
@@ -157,14 +168,21 @@ def far_above(outcome: Outcome) -> bool:
     return printed is not None and mean_and_error(list(outcome.entry.errors.values()))[0] - printed[0] > 1.5
 
 
+def far_below(outcome: Outcome) -> bool:
+    """The mean is more than 1.5 points below the printed one."""
+    printed = outcome.entry.published
+    return printed is not None and printed[0] - mean_and_error(list(outcome.entry.errors.values()))[0] > 1.5
+
+
 OF_ONE: dict[str, Callable[[Outcome], str]] = {
     "ours": lambda outcome: ours(outcome.entry),
     "beside": beside,
     "trials": trials,
     "given up": lambda outcome: where_given_up(outcome) or "no trial",
+    "lost": lost,
     "untroubled": untroubled,
     "last": lambda outcome: f"{spread(outcome.last)} ({len(outcome.last)})",
 }
 OF_TWO: dict[str, Callable[[Sequence[float]], str]] = {"compared": compared}
-CLAIMS_OF_ONE: dict[str, Callable[[Outcome], bool]] = {"far above": far_above}
+CLAIMS_OF_ONE: dict[str, Callable[[Outcome], bool]] = {"far above": far_above, "far below": far_below}
 CLAIMS_OF_TWO: dict[str, Callable[[Sequence[float]], bool]] = {"clearly lower": clearly_lower}

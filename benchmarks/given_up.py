@@ -1,0 +1,116 @@
+"""How many classes the selecting gives up when it begins, and what that hangs on.
+
+    python -m benchmarks.given_up --seeds 16
+    python -m benchmarks.given_up --data cifar100 --device cuda --seeds 3 --changes "as it is,second pass"
+
+Trainings with 40% pair noise that end a few epochs after the warm-up, each with one change. Finished ones are not run
+again. A class is given up if fewer than half as many of its samples are kept in the last epoch as should be.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks.audit import made
+from labelsieve.devices import best_precision
+from labelsieve.experiments.paper import experiment
+from labelsieve.experiments.small_table import EPOCHS
+from labelsieve.experiments.spec import Experiment, planned
+from labelsieve.experiments.sweep import folder_of, sweep
+from labelsieve.report.comparison import markdown
+from labelsieve.report.facts import starved
+from labelsieve.report.records import Run, read_run
+
+RATE = 0.4
+AFTER = 5  # epochs of selecting, on CIFAR: what is lost is lost by then
+CHANGES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "second pass": {"forward": "second"},
+    "independent batches": {"sampler": "independent"},
+    "both": {"forward": "second", "sampler": "independent"},
+    "without Nesterov": {"nesterov": False},
+    "a fifth of the weight decay": {"weight_decay": 1e-4},
+    "torch's initialisation": {"model": "benchmarks.torch_init:densenet"},
+    "fp32": {"precision": "fp32"},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="fashion", help="fashion, cifar10 or cifar100")
+    parser.add_argument("--methods", default="mentornet,mentornet-prop")
+    parser.add_argument("--changes", default=",".join(list(CHANGES)[:4]))
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--at-once", type=int, default=6, help="trainings side by side on a GPU")
+    parser.add_argument("--out", type=Path, default=Path("runs/given-up"))
+    parser.add_argument("--record", type=Path, default=Path("benchmarks/results/given_up.json"))
+    asked = parser.parse_args()
+    cells = list(cells_of(asked.data, asked.methods.split(","), asked.changes.split(","), asked.seeds, asked.device))
+    failed = sweep([cell for _, cell in cells], asked.out, at_once=asked.at_once)
+    for cell, reason in failed.items():
+        print(f"{cell.method}, seed {cell.seed}: {reason}")
+    there = [(change, cell) for change, cell in cells if (folder_of(cell, asked.out) / "done").exists()]
+    rows = [row_of(change, read_run(folder_of(cell, asked.out))) | made(asked.device) for change, cell in there]
+    known = json.loads(asked.record.read_text()) if asked.record.exists() else []
+    merged = list({key(row): row for row in [*known, *rows]}.values())
+    asked.record.write_text("[\n" + ",\n".join(map(json.dumps, merged)) + "\n]\n", encoding="utf-8")
+    print(markdown(table(merged)))
+
+
+def cells_of(
+    data: str, methods: list[str], changes: list[str], seeds: int, device: str
+) -> Iterator[tuple[str, Experiment]]:
+    """What is changed, and the training."""
+    for seed in range(seeds):
+        for method in methods:
+            for change in changes:
+                yield change, replace(usual(data, method, seed, device), **CHANGES[change])
+
+
+def usual(data: str, method: str, seed: int, device: str) -> Experiment:
+    if data == "fashion":
+        own = planned(data, method=method, noise="pair", rate=RATE, noise_rate=RATE, epochs=EPOCHS, seed=seed)
+        return replace(own, device=device)
+    papers = experiment(data, method, "pair", RATE, seed)
+    short = replace(papers, epochs=papers.warmup + AFTER, drops=())
+    return replace(short, device=device, precision=best_precision(device))
+
+
+def row_of(change: str, run: Run) -> dict[str, Any]:
+    last = run.epochs[-1]
+    return {
+        "data": run.spec["data"],
+        "method": run.method,
+        "change": change,
+        "seed": run.spec["seed"],
+        "epochs": len(run.epochs),
+        "given up": starved(run, last),
+        "classes": len(last["kept"]),
+        "precision": round(last["precision"], 4),
+        "error": last["test_error"],
+    }
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("data", "method", "change", "seed"))
+
+
+def table(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """A line for each change: means over the seeds."""
+    lines = [["data", "method", "change", "seeds", "classes given up", "right among the kept, %", "last error, %"]]
+    for group in dict.fromkeys(key(row)[:3] for row in rows):
+        those = [row for row in rows if key(row)[:3] == group]
+        lost, right, error = (mean(row[name] for row in those) for name in ("given up", "precision", "error"))
+        lines.append(
+            [*group, str(len(those)), f"{lost:.2f} of {those[0]['classes']}", f"{100 * right:.1f}", f"{error:.1f}"]
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    main()

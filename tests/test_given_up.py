@@ -1,0 +1,42 @@
+"""benchmarks/given_up.py: what it trains, and what it counts."""
+
+from benchmarks.given_up import AFTER, CHANGES, cells_of, row_of, table, usual
+from labelsieve.experiments.paper import experiment
+from labelsieve.report.records import Run
+
+CPU = "cpu"
+
+
+def made_up(seed, kept):
+    spec = {
+        "data": "cifar100",
+        "method": "mentornet",
+        "criterion": None,
+        "options": [],
+        "seed": seed,
+        "noise_rate": 0.4,
+    }
+    epochs = [{"kept": [1.0, 1.0, 1.0]}, {"kept": kept, "precision": 0.8, "test_error": 50.0 + seed}]
+    return Run(spec, epochs, {}, {})
+
+
+def test_a_training_is_the_start_of_the_papers():
+    papers, ours = experiment("cifar100", "mentornet", "pair", 0.4, 2), usual("cifar100", "mentornet", 2, CPU)
+    different = {name for name, value in papers.as_dict().items() if ours.as_dict()[name] != value}
+    assert different == {"epochs", "drops"}
+    assert ours.epochs == papers.warmup + AFTER and ours.drops == ()  # the learning rate would drop later
+
+
+def test_every_change_is_one_of_its_own():
+    names = list(CHANGES)
+    cells = list(cells_of("cifar10", ["mentornet"], [name for name in names if name != "fp32"], 1, CPU))
+    assert len({cell.name() for _, cell in cells}) == len(names) - 1
+    both = dict(cells)["both"]
+    assert (both.forward, both.sampler) == ("second", "independent")
+
+
+def test_classes_below_half_of_their_share_are_counted():
+    rows = [row_of("as it is", made_up(0, [0.29, 0.9, 0.1])), row_of("as it is", made_up(1, [0.31, 0.6, 0.6]))]
+    assert [row["given up"] for row in rows] == [2, 0]
+    header, line = table(rows)
+    assert line == ["cifar100", "mentornet", "as it is", "2", "1.00 of 3", "80.0", "50.5"] and len(header) == len(line)

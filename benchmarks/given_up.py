@@ -36,6 +36,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a fifth of the weight decay": {"weight_decay": 1e-4},
     "torch's initialisation": {"model": "benchmarks.torch_init:densenet"},
     "fp32": {"precision": "fp32"},
+    "floor": {"options": (("floor", 0.5),)},
+    "align": {"options": (("align", True),)},
 }
 
 

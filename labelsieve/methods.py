@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from labelsieve.core.agreement import CriteriaJoint, JointLoss
+from labelsieve.core.align import Align
 from labelsieve.core.confidence import ConfidenceRegularized
 from labelsieve.core.criteria import CRITERIA, CriteriaALL, CriteriaOL, Criterion, one_of
 from labelsieve.core.early_learning import EarlyLearning
@@ -59,14 +60,16 @@ def active_bias(p: Problem, criterion: MakeCriterion | None = None, *, smoothnes
     return Method(CrossEntropy(), [weight, *chosen(p, criterion)])
 
 
-def mentornet(p: Problem, criterion: MakeCriterion = CriteriaOL, *, floor: float = 0.0) -> Method:
+def mentornet(p: Problem, criterion: MakeCriterion = CriteriaOL, *, floor: float = 0.0, align: bool = False) -> Method:
     """Learn from the top 1 - ε of each batch by confidence in the observed label."""
-    return Method(CrossEntropy(), chosen(p, criterion, floor))
+    return Method(CrossEntropy(), chosen(p, criterion, floor, align))
 
 
-def mentornet_prop(p: Problem, criterion: MakeCriterion = CriteriaALL, *, floor: float = 0.0) -> Method:
+def mentornet_prop(
+    p: Problem, criterion: MakeCriterion = CriteriaALL, *, floor: float = 0.0, align: bool = False
+) -> Method:
     """MentorNet with Criteria_ALL: penalty labels keep dominant noise out (the paper's method)."""
-    return mentornet(p, criterion, floor=floor)
+    return mentornet(p, criterion, floor=floor, align=align)
 
 
 def coteaching(p: Problem, criterion: MakeCriterion = CriteriaOL, *, ramp: int = 15) -> Method:
@@ -99,9 +102,11 @@ def sl(p: Problem, criterion: MakeCriterion | None = None, *, alpha: float = 1.0
     return Method(SymmetricCrossEntropy(alpha, beta), chosen(p, criterion))
 
 
-def sl_prop(p: Problem, criterion: MakeCriterion = CriteriaALL, *, alpha: float = 1.0, beta: float = 0.08) -> Method:
+def sl_prop(
+    p: Problem, criterion: MakeCriterion = CriteriaALL, *, alpha: float = 1.0, beta: float = 0.08, align: bool = False
+) -> Method:
     """SL on the samples that Criteria_ALL selects (the paper's)."""
-    return sl(p, criterion, alpha=alpha, beta=beta)
+    return Method(SymmetricCrossEntropy(alpha, beta), chosen(p, criterion, align=align))
 
 
 def selfie(
@@ -232,10 +237,11 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 
 
-def chosen(p: Problem, criterion: MakeCriterion | None, floor: float = 0.0) -> list[Weigh]:
+def chosen(p: Problem, criterion: MakeCriterion | None, floor: float = 0.0, align: bool = False) -> list[Weigh]:
     """Keep 1 - ε of each batch by the criterion, after the warm-up; without a criterion, everything.
 
-    `floor`: the part of that share which is kept of every label.
+    `floor`: the part of that share which is kept of every label. `align`: judge predictions in which every class comes
+    up as often as it is observed.
     """
     share = kept_share(p.noise_rate)
     if criterion is None:
@@ -243,7 +249,8 @@ def chosen(p: Problem, criterion: MakeCriterion | None, floor: float = 0.0) -> l
     if not 0 <= floor <= 1:
         raise ValueError(f"floor must be in [0, 1], got {floor}")
     keep = partial(constant_share, share)
-    return [Select(criterion(p.num_classes, 1), keep, warmup=p.warmup, floor=exact_fraction(floor))]
+    even = Align(p.num_classes) if align else None
+    return [Select(criterion(p.num_classes, 1), keep, warmup=p.warmup, floor=exact_fraction(floor), align=even)]
 
 
 def refurbishing(

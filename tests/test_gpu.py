@@ -139,6 +139,7 @@ EVERY = [
     ("gce", {"k": 0.5, "prune_from": 1, "prune_every": 1}),
     ("mentornet-prop", {"compensate": "iteration"}),
     ("mentornet-prop", {"update": "repredict"}),
+    ("mentornet-prop", {"align": True}),
     ("f-correction", {"estimate": "patrini"}),
 ]
 

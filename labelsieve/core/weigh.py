@@ -8,6 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
+from labelsieve.core.align import Align
 from labelsieve.core.criteria import Criterion, observed_confidence
 from labelsieve.core.part import Part, Predict
 
@@ -82,7 +83,8 @@ class Select(Weigh):
     exchange: each network learns from what the other chose (Co-teaching). disagree_from: from this epoch on, only
     samples on which the networks disagree are candidates (Co-teaching+); where there is none, nothing is learnt, or the
     whole batch with or_everything. joint: one choice from the mean score (JoCoR). floor: of each label at least this
-    part of the kept share, so that no class starves. Samples that it is told to trust come before all others.
+    part of the kept share, so that no class starves. align: what the criterion's predictions go through first. Samples
+    that it is told to trust come before all others.
     """
 
     trusted: Tensor | None  # (n) bool
@@ -98,6 +100,7 @@ class Select(Weigh):
         or_everything: bool = False,
         joint: bool = False,
         floor: Fraction = Fraction(0),
+        align: Align | None = None,
     ) -> None:
         super().__init__()
         if warmup < 0:
@@ -110,6 +113,7 @@ class Select(Weigh):
         self.or_everything = or_everything
         self.joint = joint
         self.floor = floor
+        self.align = align
         self.least = nn.Buffer(torch.tensor(floor.as_integer_ratio()), persistent=False)
         self.share = nn.Buffer(torch.ones(2, dtype=torch.int64))  # numerator, denominator
         self.agreed_too = nn.Buffer(torch.tensor(True))  # samples on which the networks agree are candidates
@@ -131,7 +135,7 @@ class Select(Weigh):
         return max(1, math.ceil(self.kept_share * count))
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        scores = self.criterion(probs, labels)
+        scores = self.criterion(probs if self.align is None else self.align(probs), labels)
         if self.joint:
             scores = scores.mean(0).expand_as(scores)
         if self.trusted is not None:

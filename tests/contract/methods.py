@@ -6,7 +6,8 @@ from labelsieve import METHODS, Problem, make
 from labelsieve.core import CRITERIA
 
 SAMPLES = 300
-COMBINATIONS = [(name, criterion) for name in METHODS for criterion in (None, *CRITERIA)]
+WITH_OPTION = ("mentornet align", "mentornet-prop align", "sl-prop align")  # a method, and an option that is True
+COMBINATIONS = [(name, criterion) for name in (*METHODS, *WITH_OPTION) for criterion in (None, *CRITERIA)]
 
 
 def batch(method, seed=0, size=20, classes=5, scale=2.0):
@@ -18,7 +19,9 @@ def batch(method, seed=0, size=20, classes=5, scale=2.0):
 
 
 def built(name, criterion=None, rate=0.4, classes=5, **options):
-    return make(name, Problem(classes, rate, warmup=1, num_samples=SAMPLES), criterion, **options)
+    method, *also = name.split()
+    problem = Problem(classes, rate, warmup=1, num_samples=SAMPLES)
+    return make(method, problem, criterion, **dict.fromkeys(also, True), **options)
 
 
 def predictor(method, classes):

@@ -172,8 +172,8 @@ def test_recipes_take_criteria_as_values():
     [
         ({"name": "mentornett"}, "did you mean mentornet"),
         ({"name": "mentornet", "criterion": "alll"}, "did you mean all"),
-        ({"name": "mentornet", "lam": 1.0}, "mentornet has no option 'lam'; it has: floor"),
-        ({"name": "mentornet-prop", "lamda": 1.0}, "it has: floor, lam, update, compensate"),
+        ({"name": "mentornet", "lam": 1.0}, "mentornet has no option 'lam'; it has: floor, align"),
+        ({"name": "mentornet-prop", "lamda": 1.0}, "it has: floor, align, lam, update, compensate"),
         ({"name": "mentornet-prop", "lam": -1.0}, "lam must be a number of at least 0"),
         ({"name": "mentornet-prop", "lam": "much"}, "option lam cannot be 'much'; its default is 1.0"),
         ({"name": "mentornet-prop", "criterion": "ol", "lam": 1.0}, "with criterion ol has no option 'lam'"),

@@ -175,7 +175,9 @@ def test_dry_run_says_what_it_would_do_and_writes_nothing(data, tmp_path, capsys
     out = tmp_path / "run"
     assert execute(["train", str(data), "--noise-rate", "0.1", *QUICK, "--out", str(out), "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "150 samples of 4 classes, 40 for the test" in said and "about" in said and not out.exists()
+    assert "150 samples of 4 classes, 40 for the test\n" in said and "about" in said and not out.exists()
+    assert execute(["train", str(data), "--noise-rate", "0.1", *QUICK, "--test", "0.2", "--dry-run"]) == 0
+    assert "40 for the test (the data's own; --test has no effect)" in capsys.readouterr().out
 
 
 def test_methods_are_listed(capsys):

@@ -208,7 +208,8 @@ def understood(experiment: Experiment, prepared: Prepared, known: bool = True) -
     """
     train = prepared.train
     facts = [f"{len(train):,} samples of {train.num_classes} classes"]
-    facts.append(f"{len(prepared.test):,} for the test" if prepared.test else "no test set")
+    own = " (the data's own; --test has no effect)" if experiment.test and prepared.places.test is None else ""
+    facts.append(f"{len(prepared.test):,} for the test{own}" if prepared.test else "no test set")
     if prepared.valid:
         facts.append(f"{len(prepared.valid):,} held out to choose the epoch")
     if train.clean is not None:

@@ -10,6 +10,7 @@ CPU = "cpu"
 def made_up(seed, kept):
     spec = {
         "data": "cifar100",
+        "noise": "pair",
         "method": "mentornet",
         "criterion": None,
         "options": [],
@@ -21,7 +22,7 @@ def made_up(seed, kept):
 
 
 def test_a_training_is_the_start_of_the_papers():
-    papers, ours = experiment("cifar100", "mentornet", "pair", 0.4, 2), usual("cifar100", "mentornet", 2, CPU)
+    papers, ours = experiment("cifar100", "mentornet", "pair", 0.4, 2), usual("cifar100", "pair", "mentornet", 2, CPU)
     different = {name for name, value in papers.as_dict().items() if ours.as_dict()[name] != value}
     assert different == {"epochs", "drops"}
     assert ours.epochs == papers.warmup + AFTER and ours.drops == ()  # the learning rate would drop later
@@ -29,7 +30,7 @@ def test_a_training_is_the_start_of_the_papers():
 
 def test_every_change_is_one_of_its_own():
     names = list(CHANGES)
-    cells = list(cells_of("cifar10", ["mentornet"], [name for name in names if name != "fp32"], 1, CPU))
+    cells = list(cells_of("cifar10", ["pair"], ["mentornet"], [name for name in names if name != "fp32"], 1, CPU))
     assert len({cell.name() for _, cell in cells}) == len(names) - 1
     both = dict(cells)["both"]
     assert (both.forward, both.sampler) == ("second", "independent")
@@ -38,5 +39,7 @@ def test_every_change_is_one_of_its_own():
 def test_classes_below_half_of_their_share_are_counted():
     rows = [row_of("as it is", made_up(0, [0.29, 0.9, 0.1])), row_of("as it is", made_up(1, [0.31, 0.6, 0.6]))]
     assert [row["given up"] for row in rows] == [2, 0]
-    header, line = table(rows)
-    assert line == ["cifar100", "mentornet", "as it is", "2", "1.00 of 3", "80.0", "50.5"] and len(header) == len(line)
+    better = [row | {"change": "align", "error": row["error"] - 1 - row["seed"]} for row in rows]
+    header, line, other = table([*rows, *better])
+    assert line == ["cifar100", "pair", "mentornet", "as it is", "2", "1.00 of 3", "80.0", "50.5", ""]
+    assert other[-2:] == ["49.0", "-1.50 ± 0.50"] and len(header) == len(line) == len(other)

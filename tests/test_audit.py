@@ -178,6 +178,15 @@ def test_verdicts():
     assert said(0.3).startswith("About") and "seem to be" in said(0.3) and said(0.3, plain=True).startswith("At least")
 
 
+def test_the_range_of_the_whole_holds_what_is_marked():
+    labels, probs, _ = noisy(lambda k: pair(k, 0.3), sure=4.0)
+    known = {"classes": [f"c{k}" for k in range(10)], "held_out": 100}
+    found = findings_of(guesses_of(labels, probs), rate=Interval(0.06, 0.04, 0.08), **known)
+    marked = found.issues.mean()
+    assert marked > 0.2 and found.noise.rate == (0.06, 0.04, marked)
+    assert findings_of(guesses_of(labels, probs), rate=Interval(0.3, 0.2, 0.4), **known).noise.rate == (0.3, 0.2, 0.4)
+
+
 # --- size and bad input
 
 

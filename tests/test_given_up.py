@@ -1,5 +1,8 @@
 """benchmarks/given_up.py: what it trains, and what it counts."""
 
+import json
+from pathlib import Path
+
 from benchmarks.given_up import AFTER, CHANGES, cells_of, row_of, table, usual
 from labelsieve.experiments.paper import experiment
 from labelsieve.report.records import Run
@@ -43,3 +46,11 @@ def test_classes_below_half_of_their_share_are_counted():
     header, line, other = table([*rows, *better])
     assert line == ["cifar100", "pair", "mentornet", "as it is", "2", "1.00 of 3", "80.0", "50.5", ""]
     assert other[-2:] == ["49.0", "-1.50 ± 0.50"] and len(header) == len(line) == len(other)
+
+
+def test_the_decision_has_what_was_measured():
+    root = Path(__file__).parents[1]
+    rows = json.loads((root / "benchmarks/results/given_up.json").read_text())
+    page = (root / "docs/decisions/032-aligned-predictions.md").read_text()
+    for line in table([row for row in rows if row["data"] == "fashion"]):
+        assert "| " + " | ".join(line[1:]) + " |" in page

@@ -106,6 +106,7 @@ def findings_of(
     other = suggestions(truer, label_given)
     noise = noise_unmixed(guesses, (truer, label_given)) if unlearnt else noise_of(guesses)
     if rate is not None:
+        rate = rate._replace(high=max(rate.high, float(issues.mean())))  # what is marked is likely wrong, too
         noise = reconciled(noise, rate, np.bincount(guesses.labels, minlength=guesses.num_classes))
     held = np.where(guesses.likeliest == other[:, None], guesses.likelihood, 0).sum(1)  # how likely it is held
     doubted = issues | (held > guesses.confidence)

@@ -12,7 +12,7 @@ LEAST = 1e-30  # no share is 0, so that one can be divided by another
 def aligned(probs: Tensor, predicted: Tensor, observed: Tensor) -> Tensor:
     """Predictions (N, B, K), each class weighed by how often it is observed over how often it is predicted, (N, K)."""
     weighed = probs * (observed / predicted).unsqueeze(-2)
-    return weighed / weighed.sum(-1, keepdim=True).clamp(min=LEAST)
+    return weighed / weighed.sum(-1, keepdim=True)
 
 
 class Align(Part):

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelsieve import Problem, make
 from labelsieve.core.align import MEMORY, Align, aligned
 from labelsieve.core.criteria import CriteriaOL
 from labelsieve.core.weigh import Select
@@ -32,6 +33,8 @@ def test_running_means_by_hand():
     new = 1 - math.exp(-2 / (MEMORY * 2))
     assert align.predicted[0].tolist() == pytest.approx([0.5 + 0.3 * new, 0.5 - 0.3 * new])
     assert align.observed[0].tolist() == pytest.approx([0.5 - 0.5 * new, 0.5 + 0.5 * new])
+    one = seen(Align(2), [[0.9, 0.1]], [0])
+    assert one.predicted[0, 0].item() == pytest.approx(0.5 + 0.4 * (1 - math.exp(-1 / (MEMORY * 2))))
     align.start_round(1)
     assert align.predicted.tolist() == align.observed.tolist() == [[0.5, 0.5]]
 
@@ -77,3 +80,18 @@ def test_a_class_that_is_mistaken_for_its_twin_is_kept():
 
     assert kept(None) == [1] * 2 + [0] * 4 + [1] * 6 + [1] * 4 + [0] * 4
     assert kept(Align(2)) == [1] * 12 + [0] * 8
+
+
+def test_a_class_that_nobody_has_is_no_danger():
+    align = Align(3)
+    for _ in range(3000):
+        seen(align, [[0.0, 0.0, 1.0]] * 20, [0] * 10 + [1] * 10)
+    found = align(torch.tensor([[[0.0, 0.0, 1.0], [0.5, 0.5, 0.0]]]))
+    assert found.isfinite().all() and found[0, 1].tolist() == pytest.approx([0.5, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("name", ["mentornet", "mentornet-prop", "sl-prop"])
+def test_it_is_an_option_and_off_by_default(name):
+    problem = Problem(4, 0.4)
+    assert make(name, problem).weigh[0].align is None
+    assert isinstance(make(name, problem, align=True).weigh[0].align, Align)

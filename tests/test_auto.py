@@ -187,7 +187,7 @@ def test_a_class_that_starves_is_named(auto_run, kept, named):
 
 
 @pytest.mark.parametrize(
-    ("options", "advice"), [([], ", or with --set floor=0.5\n"), (["--set", "floor=0.1"], "with another --seed\n")]
+    ("options", "advice"), [([], ", or with --set align=true\n"), (["--set", "align=true"], "with another --seed\n")]
 )
 def test_a_training_that_was_told_the_rate_names_a_class_that_starves(options, advice, noisy_file, tmp_path, capsys):
     told = ["train", str(noisy_file), *QUICK, "--epochs", "2", "--warmup", "1", "--noise-rate", "0.3", *options]

@@ -185,8 +185,8 @@ def say_outcome(folder: Path, ran: bool) -> None:
 
 def what_to_do(starving: Run) -> str:
     """About a class of which hardly anything was kept."""
-    options = dict(starving.spec["options"])
-    others = ", or with --set floor=0.5" if "floor" in options_of(starving.method) and "floor" not in options else ""
+    unused = options_of(starving.method).keys() - dict(starving.spec["options"]).keys()
+    others = ", or with --set align=true" if "align" in unused else ""
     return (
         f"the network may have taken another class for it: look at these samples, or train with another --seed{others}"
     )

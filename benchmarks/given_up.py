@@ -41,8 +41,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a fifth of the weight decay": {"weight_decay": 1e-4},
     "torch's initialisation": {"model": "benchmarks.torch_init:densenet"},
     "fp32": {"precision": "fp32"},
-    "floor": {"options": (("floor", 0.5),)},
-    "align": {"options": (("align", True),)},
+    "floor": {"options": {"floor": 0.5}},
+    "align": {"options": {"align": True}},
 }
 
 
@@ -59,6 +59,8 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=Path("benchmarks/results/given_up.json"))
     asked = parser.parse_args()
     kinds = [words.split(",") for words in (asked.noise, asked.methods, asked.changes)]
+    if unknown := set(kinds[2]) - CHANGES.keys():
+        parser.error(f"no change is called {', '.join(sorted(unknown))}; there are: {', '.join(CHANGES)}")
     cells = list(cells_of(asked.data, *kinds, asked.seeds, asked.device))
     failed = sweep([cell for _, cell in cells], asked.out, at_once=asked.at_once)
     for cell, reason in failed.items():
@@ -77,7 +79,13 @@ def cells_of(
     """What is changed, and the training."""
     for noise, seed, method in product(noises, range(seeds), methods):
         for change in changes:
-            yield change, replace(usual(data, noise, method, seed, device), **CHANGES[change])
+            yield change, changed(usual(data, noise, method, seed, device), **CHANGES[change])
+
+
+def changed(training: Experiment, options: dict[str, Any] | None = None, **settings: Any) -> Experiment:
+    """With other settings, and options of the method beside those that it has."""
+    merged = tuple(sorted({**dict(training.options), **(options or {})}.items()))
+    return replace(training, options=merged, **settings)
 
 
 def usual(data: str, noise: str, method: str, seed: int, device: str) -> Experiment:

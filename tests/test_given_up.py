@@ -37,6 +37,8 @@ def test_every_change_is_one_of_its_own():
     assert len({cell.name() for _, cell in cells}) == len(names) - 1
     both = dict(cells)["both"]
     assert (both.forward, both.sampler) == ("second", "independent")
+    ((_, aligned),) = cells_of("cifar100", ["pair"], ["sl-prop"], ["align"], 1, CPU)
+    assert aligned.options == (("align", True), ("beta", 0.3))  # the paper's β for CIFAR-100 stays
 
 
 def test_classes_below_half_of_their_share_are_counted():

@@ -26,7 +26,7 @@ from labelsieve.experiments.small_table import EPOCHS
 from labelsieve.experiments.spec import Experiment, planned
 from labelsieve.experiments.sweep import folder_of, sweep
 from labelsieve.report.comparison import markdown
-from labelsieve.report.facts import starved
+from labelsieve.report.facts import lost_classes
 from labelsieve.report.records import Run, read_run
 
 RATE = 0.4
@@ -107,7 +107,7 @@ def row_of(change: str, run: Run) -> dict[str, Any]:
         "change": change,
         "seed": run.spec["seed"],
         "epochs": len(run.epochs),
-        "given up": starved(run, last),
+        "given up": lost_classes(run, last),
         "classes": len(last["kept"]),
         "precision": round(last["precision"], 4),
         "error": last["test_error"],

@@ -296,7 +296,8 @@ def make(name: str, problem: Problem, criterion: str | None = None, **options: A
             raise InputError(f"{name}{with_criterion} has no option {key!r}; it has: {', '.join(known) or 'none'}")
         owner = recipe if key in keywords(recipe) else vars(criterion_class)["__init__"]
         if not fits(value, get_type_hints(owner)[key]):
-            raise InputError(f"{name}: option {key} cannot be {value!r}; its default is {known[key]}")
+            instead = "say true or false" if isinstance(known[key], bool) else f"its default is {known[key]}"
+            raise InputError(f"{name}: option {key} cannot be {value!r}; {instead}")
     arguments = {key: options[key] for key in keywords(recipe) if key in options}
     of_criterion = {key: options[key] for key in keywords(criterion_class) if key in options}
     if criterion_class is not None:

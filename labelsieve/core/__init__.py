@@ -1,5 +1,6 @@
 """The paper's mathematics, in torch alone."""
 
+from labelsieve.core.align import Align
 from labelsieve.core.criteria import CRITERIA, CriteriaALL, CriteriaOL, CriteriaPL, Criterion, penalty_labels
 from labelsieve.core.losses import CrossEntropy, Loss
 from labelsieve.core.method import Decision, Method, Step
@@ -8,6 +9,7 @@ from labelsieve.core.weigh import Select, Weigh, kept_share
 
 __all__ = [
     "CRITERIA",
+    "Align",
     "CriteriaALL",
     "CriteriaOL",
     "CriteriaPL",

@@ -14,6 +14,7 @@ from labelsieve.report.comparison import mean_and_error
 from labelsieve.report.records import Run
 
 T = TypeVar("T")
+FAR = 1.5  # points
 VERDICTS = {
     "yes": "within two standard errors",
     "no": "more than two standard errors",
@@ -123,7 +124,7 @@ def trials(outcome: Outcome) -> str:
     return ", ".join(f"{outcome.entry.errors[seed]:.2f}" for seed in sorted(outcome.entry.errors))
 
 
-def starved(run: Run, row: Mapping[str, Any]) -> int:
+def lost_classes(run: Run, row: Mapping[str, Any]) -> int:
     """How many classes kept fewer than half as many samples in this epoch as they should have."""
     least = (1 - run.spec["noise_rate"]) / 2
     return sum(share < least for share in row.get("kept") or [])
@@ -131,13 +132,13 @@ def starved(run: Run, row: Mapping[str, Any]) -> int:
 
 def given_up(run: Run) -> list[int]:
     """The epochs, counted from 1, in which some class did."""
-    return [number for number, row in enumerate(run.epochs, 1) if starved(run, row)]
+    return [number for number, row in enumerate(run.epochs, 1) if lost_classes(run, row)]
 
 
 def lost(outcome: Outcome) -> str:
     """How many classes did in the last epoch, trial by trial: 4 of 100, 0 of 100"""
     ends = [(run, run.epochs[-1]) for _, run in sorted(outcome.runs.items())]
-    return ", ".join(f"{starved(run, row)} of {len(row.get('kept') or [])}" for run, row in ends)
+    return ", ".join(f"{lost_classes(run, row)} of {len(row.get('kept') or [])}" for run, row in ends)
 
 
 def where_given_up(outcome: Outcome) -> str:
@@ -162,16 +163,10 @@ def clearly_lower(differences: Sequence[float]) -> bool:
     return max(differences) < 0 and -mean > 2 * error
 
 
-def far_above(outcome: Outcome) -> bool:
-    """The mean is more than 1.5 points above the printed one."""
+def excess(outcome: Outcome) -> float:
+    """By how many points the mean is above the printed one; 0 if none is printed."""
     printed = outcome.entry.published
-    return printed is not None and mean_and_error(list(outcome.entry.errors.values()))[0] - printed[0] > 1.5
-
-
-def far_below(outcome: Outcome) -> bool:
-    """The mean is more than 1.5 points below the printed one."""
-    printed = outcome.entry.published
-    return printed is not None and printed[0] - mean_and_error(list(outcome.entry.errors.values()))[0] > 1.5
+    return 0.0 if printed is None else mean_and_error(list(outcome.entry.errors.values()))[0] - printed[0]
 
 
 OF_ONE: dict[str, Callable[[Outcome], str]] = {
@@ -184,5 +179,8 @@ OF_ONE: dict[str, Callable[[Outcome], str]] = {
     "last": lambda outcome: f"{spread(outcome.last)} ({len(outcome.last)})",
 }
 OF_TWO: dict[str, Callable[[Sequence[float]], str]] = {"compared": compared}
-CLAIMS_OF_ONE: dict[str, Callable[[Outcome], bool]] = {"far above": far_above, "far below": far_below}
+CLAIMS_OF_ONE: dict[str, Callable[[Outcome], bool]] = {
+    "far above": lambda outcome: excess(outcome) > FAR,
+    "far below": lambda outcome: excess(outcome) < -FAR,
+}
 CLAIMS_OF_TWO: dict[str, Callable[[Sequence[float]], bool]] = {"clearly lower": clearly_lower}

@@ -176,6 +176,7 @@ def test_recipes_take_criteria_as_values():
         ({"name": "mentornet-prop", "lamda": 1.0}, "it has: floor, align, lam, update, compensate"),
         ({"name": "mentornet-prop", "lam": -1.0}, "lam must be a number of at least 0"),
         ({"name": "mentornet-prop", "lam": "much"}, "option lam cannot be 'much'; its default is 1.0"),
+        ({"name": "mentornet-prop", "align": "yes"}, "option align cannot be 'yes'; say true or false"),
         ({"name": "mentornet-prop", "criterion": "ol", "lam": 1.0}, "with criterion ol has no option 'lam'"),
         ({"name": "selfie"}, "num_samples"),
         ({"name": "selfie", "rounds": 1.5}, "option rounds cannot be 1.5"),

@@ -182,5 +182,6 @@ OF_TWO: dict[str, Callable[[Sequence[float]], str]] = {"compared": compared}
 CLAIMS_OF_ONE: dict[str, Callable[[Outcome], bool]] = {
     "far above": lambda outcome: excess(outcome) > FAR,
     "far below": lambda outcome: excess(outcome) < -FAR,
+    "near": lambda outcome: outcome.entry.published is not None and abs(excess(outcome)) <= FAR,
 }
 CLAIMS_OF_TWO: dict[str, Callable[[Sequence[float]], bool]] = {"clearly lower": clearly_lower}

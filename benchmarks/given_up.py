@@ -41,6 +41,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a fifth of the weight decay": {"weight_decay": 1e-4},
     "torch's initialisation": {"model": "benchmarks.torch_init:densenet"},
     "fp32": {"precision": "fp32"},
+    "no dropout": {"model": "benchmarks.no_dropout:densenet"},
+    "no dropout, second pass": {"model": "benchmarks.no_dropout:densenet", "forward": "second"},
     "floor": {"options": {"floor": 0.5}},
     "align": {"options": {"align": True}},
 }

@@ -544,6 +544,16 @@ def test_unknown_names_are_refused_with_the_nearest():
             make_model(wrong, IMAGE, 10)
 
 
+def test_the_papers_network_without_dropout():
+    torch.manual_seed(0)
+    network = make_model("benchmarks.no_dropout:densenet", (3, 32, 32), 10)
+    torch.manual_seed(0)
+    usual = make_model("densenet-25-12", (3, 32, 32), 10)
+    assert all(map(torch.equal, network.parameters(), usual.parameters()))
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(network(x), network(x)) and not torch.equal(usual(x), usual(x))
+
+
 def test_the_papers_network_as_torch_initialises_it():
     network, usual = (
         make_model(name, (3, 32, 32), 10) for name in ("benchmarks.torch_init:densenet", "densenet-25-12")

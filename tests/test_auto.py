@@ -364,7 +364,9 @@ def test_a_dry_run_says_that_a_probe_comes_first(noisy_file, capsys):
 
 def test_the_probe_keeps_every_class_alive(auto_run):
     spec = json.loads((auto_run / "probe" / "5" / "spec.json").read_text())["experiment"]
-    assert spec["options"] == [["floor", 0.5]] and spec["noise_rate"] == 0.4 and spec["choose"] == "last"
+    assert (
+        spec["options"] == [["align", True], ["floor", 0.5]] and spec["noise_rate"] == 0.4 and spec["choose"] == "last"
+    )
     assert torch.tensor(read_run(auto_run / "probe" / "5").epochs[-1]["kept"]).min() > 0.2
 
 
@@ -504,6 +506,21 @@ def test_selecting_probes_judge_only_if_they_foretell_labels_clearly_better(auto
     selecting = noise_among(held_out_guesses(judges(auto_run))).likelihood
     monkeypatch.setattr(judging, "label_likelihood", lambda labels, probs: selecting - worse)
     assert (plain_guesses(auto_run) is not None) is judge
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "other", "better"),
+    [
+        (-0.70, -0.74, True),  # 0.04 better, 5% of what is lacking
+        (-0.70, -0.73, False),  # 0.03 is less than the bound
+        (-1.60, -1.64, False),  # 0.04 again, but 2.4%
+        (-1.60, -1.66, True),  # 3.6%
+        (-1.60, -np.inf, True),
+        (-0.05, 0.0, False),
+    ],
+)
+def test_clearly_better_is_by_a_bound_and_by_a_share(likelihood, other, better):
+    assert judging.clearly_better(likelihood, other, 0.035) is better
 
 
 def test_train_tells_of_a_network_that_says_one_class(auto_run, noisy_file, capsys, monkeypatch):

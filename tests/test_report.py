@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labelsieve.errors import InputError
-from labelsieve.report.comparison import comparison, markdown, mean_and_error, paired_differences
+from labelsieve.report.comparison import comparison, markdown, mean_and_error, paired_differences, pairs_among
 from labelsieve.report.picture import draw, true_penalty
 from labelsieve.report.records import Run, by_method, read_run
 
@@ -49,3 +49,11 @@ def test_picture_is_a_png(tmp_path):
 def test_a_run_that_is_not_done_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a finished run"):
         read_run(tmp_path)
+
+
+def test_a_method_of_ones_own_is_set_against_the_first():
+    assert pairs_among(["mentornet", "mine"]) == [("mine", "mentornet")]
+    assert pairs_among(["sl", "sl-prop", "mine"]) == [("sl-prop", "sl"), ("mine", "sl")]
+    assert pairs_among(["mine"]) == []
+    many = ["default", "mentornet-prop", *"abcde"]
+    assert pairs_among(many) == [("mentornet-prop", "default")]  # all differences of so many would not be read

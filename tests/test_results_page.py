@@ -17,6 +17,7 @@ from labelsieve.report.account import ACCOUNT, sentences, told
 from labelsieve.report.beside import Entry
 from labelsieve.report.facts import Outcome, claim, clearly_lower, compared, fact, given_up
 from labelsieve.report.records import Run
+from labelsieve.report.results_page import varied
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
@@ -193,7 +194,7 @@ def test_a_figures_own_runs_are_other_runs_but_for_those_that_end_early(tmp_path
     record(tmp_path, early, 30.0)
     page, drawings = page_of(tmp_path)
     assert "mentornet-prop (lam 0.5)" in section(page, "Other runs") and f"epochs {early.epochs}" not in page
-    assert "2 finished runs:" in page and [one.number for one in drawings] == [7, 10]
+    assert "2 finished runs, 1 of 100 epochs, 1 of 26 epochs:" in page and [one.number for one in drawings] == [7, 10]
 
 
 # ---- the account
@@ -307,11 +308,26 @@ def test_near_and_far_are_told_apart_by_a_point_and_a_half(errors, holds):
     known = cells(outcome("sl", dict(enumerate(errors)), (17.5, 0.5)))
     kinds = ("far above", "near", "far below")
     assert [claim(kind, f"{PAIR} sl", known) for kind in kinds] == [kind == holds for kind in kinds]
+    assert claim("below", f"{PAIR} sl", known) is (sum(errors) / 2 < 17.5)
 
 
 def test_nothing_is_near_or_far_where_no_number_is_printed():
     known = cells(outcome("sl", {0: 1.0, 1: 2.0}))
     assert not any(claim(kind, f"{PAIR} sl", known) for kind in ("far above", "near", "far below"))
+
+
+def test_changes_are_listed_in_the_order_of_the_seeds():
+    variant = outcome("sl (beta 0.5)", {2: 13.0, 0: 11.0, 1: 12.5})
+    known = cells(outcome("sl", {1: 12.0, 2: 14.0, 0: 10.0}))
+    assert varied([variant], known)[1][4] == "+1.00, +0.50, -1.00"
+
+
+def test_what_the_printed_numbers_differ_by():
+    known = cells(outcome("sl", {0: 1.0}, (17.5, 0.5)), outcome("sl-prop", {0: 2.0}, (12.9, None)))
+    assert fact("printed", f"{PAIR} sl-prop over sl", known) == "4.6 points lower"
+    assert fact("printed", f"{PAIR} sl over sl-prop", known) == "4.6 points higher"
+    assert fact("printed", f"{PAIR} sl over sl", known) == "the same"
+    assert fact("printed", f"{PAIR} sl over default", known | cells(outcome("default", {0: 1.0}))) is None
 
 
 def test_what_no_table_has_is_refused_with_what_was_meant():
@@ -326,7 +342,7 @@ def test_a_class_is_given_up_below_half_of_its_share():
     """Of 60% that should be kept, half is 30%."""
     known = outcome("mentornet", {4: 17.0}, kept=[[1.0, 1.0], [0.9, 0.31], [0.9, 0.29], [0.95, 0.1], [0.6, 0.6]])
     assert given_up(known.runs[4]) == [3, 4]
-    assert fact("given up", known.name, cells(known)) == "seed 4 in epochs 3 to 4 (error 27.00 at best)"
+    assert fact("given up", known.name, cells(known)) == "seed 4 in epochs 3 to 4 (error 27.00 at best in these)"
     assert fact("untroubled", known.name, cells(known)) == "– (0)"
     assert fact("lost", known.name, cells(known)) == "0 of 2"
     ends_badly = outcome("mentornet", {0: 17.0, 1: 18.0}, kept=[[1.0, 1.0, 1.0], [0.9, 0.29, 0.1]])

@@ -85,12 +85,16 @@ def present(groups: dict[str, list[Run]], classes: list[str], title: str, out: P
 
 
 def spoken(seeds: range) -> str:
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
     return f"{len(seeds)} seeds" if seeds.start == 0 else f"seeds {seeds[0]} to {seeds[-1]}"
 
 
 def expanded(methods: str) -> list[str]:
-    """The methods that a person names with commas between them; all of them for `all`."""
-    return [*METHODS, "co-teaching:all"] if methods == "all" else methods.split(",")
+    """The methods that a person names with commas between them, each once; all of them for `all`."""
+    if methods == "all":
+        return [*METHODS, "co-teaching:all"]
+    return list(dict.fromkeys(name.strip() for name in methods.split(",")))
 
 
 def named(method: str) -> tuple[str, str | None]:

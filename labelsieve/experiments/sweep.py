@@ -37,13 +37,16 @@ def sweep(
     `report` is told now and then how many runs of how many are done, `say` how many run at a time.
     `on`: here, ray, ray:ADDRESS or ray://HOST:PORT; docs/sweeps.md says what each means.
     """
-    left = [
-        experiment for experiment in dict.fromkeys(experiments) if not (folder_of(experiment, root) / "done").exists()
-    ]
+    every = {experiment: folder_of(experiment, root) for experiment in experiments}
+    left = [experiment for experiment, folder in every.items() if not (folder / "done").exists()]
+    if len(left) < len(every):
+        from labelsieve.experiments.stale import refuse_changed_files
+
+        refuse_changed_files([(experiment, folder) for experiment, folder in every.items() if experiment not in left])
     failed: dict[Experiment, str] = {}
 
     def tell() -> None:
-        report(runs_done(experiments, root), len(experiments))
+        report(runs_done(list(every), root), len(every))
 
     if on != "here":
         from labelsieve.experiments.on_ray import on_ray

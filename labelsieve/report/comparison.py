@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from labelsieve.report.records import Run
 
 UNKNOWN = "–"
+FEW = 6  # methods, all of whose differences can be read
 # The paper's claim, pair by pair: the method and what it must be better than.
 PAIRS = (
     ("mentornet-prop", "default"),
@@ -45,10 +46,12 @@ def comparison(groups: Mapping[str, Sequence[Run]]) -> list[list[str]]:
     return table
 
 
-def pairs(errors: Mapping[str, Mapping[int, float]]) -> list[tuple[str, str, list[float]]]:
+def pairs(
+    errors: Mapping[str, Mapping[int, float]], of: Sequence[tuple[str, str]] = PAIRS
+) -> list[tuple[str, str, list[float]]]:
     """Method, base, and the method's error minus its base's for every seed that both have."""
     found = []
-    for method, base in PAIRS:
+    for method, base in of:
         bases, own = errors.get(base, {}), errors.get(method, {})
         differences = [own[seed] - bases[seed] for seed in sorted(own.keys() & bases.keys())]
         if differences:
@@ -56,11 +59,19 @@ def pairs(errors: Mapping[str, Mapping[int, float]]) -> list[tuple[str, str, lis
     return found
 
 
+def pairs_among(methods: Sequence[str]) -> list[tuple[str, str]]:
+    """The paper's pairs; of a few methods those that are in none of them are set against the first that is named."""
+    papers = [pair for pair in PAIRS if set(pair) <= set(methods)]
+    paired = {name for pair in papers for name in pair}
+    others = methods[1:] if len(methods) <= FEW else ()
+    return [*papers, *((method, methods[0]) for method in others if method not in paired)]
+
+
 def paired_differences(groups: Mapping[str, Sequence[Run]], error: str = "last") -> list[str]:
-    """Last-epoch (or best) error of the paper's methods minus that of their bases, on the same noise and seed."""
+    """Last-epoch (or best) error of methods minus that of their bases, on the same noise and seed."""
     errors = {method: {run.spec["seed"]: run.end[error] for run in runs} for method, runs in groups.items()}
     lines = []
-    for method, base, differences in pairs(errors):
+    for method, base, differences in pairs(errors, pairs_among(list(groups))):
         each = ", ".join(f"{difference:+.1f}" for difference in differences)
         lines.append(f"{method} minus {base}, {error} test error seed by seed: {each}; mean {shown(differences)}")
     return lines

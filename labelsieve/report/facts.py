@@ -56,17 +56,32 @@ def looked_up(name: str, outcomes: Outcomes) -> Outcome | None:
     return found if found and found.runs else None
 
 
-def both(about: str, outcomes: Outcomes) -> list[float]:
-    """The first one's error minus the second one's for every seed that both have."""
+def two_of(about: str, outcomes: Outcomes) -> list[Outcome | None]:
+    """The cells of `cifar10 pair 40% mentornet-prop over mentornet`."""
     first, _, base = about.partition(" over ")
     where = " ".join(first.split()[:3])  # data, kind of noise, rate
-    found = [looked_up(name, outcomes) for name in (first, f"{where} {base}")]
-    errors = [outcome.entry.errors if outcome else {} for outcome in found]
+    return [looked_up(name, outcomes) for name in (first, f"{where} {base}")]
+
+
+def both(about: str, outcomes: Outcomes) -> list[float]:
+    """The first one's error minus the second one's for every seed that both have."""
+    errors = [outcome.entry.errors if outcome else {} for outcome in two_of(about, outcomes)]
     return [errors[0][seed] - errors[1][seed] for seed in sorted(errors[0].keys() & errors[1].keys())]
+
+
+def printed(about: str, outcomes: Outcomes) -> str | None:
+    """By how much the first one's printed error is below the second one's, or above it: 4.6 points lower"""
+    means = [cell.entry.published[0] for cell in two_of(about, outcomes) if cell and cell.entry.published]
+    if len(means) < 2:
+        return None
+    points = round(means[0] - means[1], 2)
+    return f"{abs(points):g} points {'lower' if points < 0 else 'higher'}" if points else "the same"
 
 
 def fact(kind: str, about: str, outcomes: Outcomes) -> str | None:
     """The words for `kind: about`; None if it was not run."""
+    if kind == "printed":
+        return printed(about, outcomes)
     if " over " in about:
         found = both(about, outcomes)
         return one_of(OF_TWO, kind)(found) if found else None
@@ -142,12 +157,13 @@ def lost(outcome: Outcome) -> str:
 
 
 def where_given_up(outcome: Outcome) -> str:
-    """seed 2 in epochs 26 to 86 (error 20.07 at best)"""
+    """seed 2 in epochs 26 to 86 (error 20.07 at best in these)"""
     said = []
     for seed, run in outcome.runs.items():
         if epochs := given_up(run):
             best = min(run.epochs[number - 1]["test_error"] for number in epochs)
-            said.append(f"seed {seed} in epochs {epochs[0]} to {epochs[-1]} (error {best:.2f} at best)")
+            span = f"epochs {epochs[0]} to {epochs[-1]}" if len(epochs) > 1 else f"epoch {epochs[0]}"
+            said.append(f"seed {seed} in {span} (error {best:.2f} at best in these)")
     return "; ".join(said)
 
 
@@ -182,6 +198,7 @@ OF_TWO: dict[str, Callable[[Sequence[float]], str]] = {"compared": compared}
 CLAIMS_OF_ONE: dict[str, Callable[[Outcome], bool]] = {
     "far above": lambda outcome: excess(outcome) > FAR,
     "far below": lambda outcome: excess(outcome) < -FAR,
+    "below": lambda outcome: excess(outcome) < 0,
     "near": lambda outcome: outcome.entry.published is not None and abs(excess(outcome)) <= FAR,
 }
 CLAIMS_OF_TWO: dict[str, Callable[[Sequence[float]], bool]] = {"clearly lower": clearly_lower}

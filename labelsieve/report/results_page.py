@@ -23,7 +23,7 @@ FLATTERING = """\
 *Best* is the lowest test error of all epochs, which is what the paper reports and what nobody can choose without the
 test set; *last* is that of the last epoch; *kept clean* is the share of right labels among the samples that the last
 epoch learnt from (for methods without a selection, of all samples). Percent, mean ± standard error over (n) seeds.
-*A class given up*: the epochs in which some class kept fewer than half as many samples as it should have."""
+*A class given up*: the epochs in which some class kept less than half of the share that is kept of all samples."""
 VARIANTS = """\
 The same protocol but for what stands in brackets: the best test error beside that of the same trials without the
 change, and beside the paper's number."""
@@ -83,7 +83,9 @@ def what_was_run(runs: Sequence[Run]) -> str:
         return "Nothing yet."
     header = ["data", "device", "precision", "torch", "Python", "labelsieve", "runs"]
     rows = [[*place, str(count)] for place, count in sorted(Counter(map(place_of, runs)).items())]
-    return f"{len(runs)} finished {'run' if len(runs) == 1 else 'runs'}:\n\n{markdown([header, *rows])}"
+    lengths = Counter(run.spec.get("epochs") for run in runs)
+    epochs = ", ".join(f"{count} of {length} epochs" for length, count in lengths.most_common())
+    return f"{len(runs)} finished {'run' if len(runs) == 1 else 'runs'}, {epochs}:\n\n{markdown([header, *rows])}"
 
 
 def place_of(run: Run) -> tuple[str, ...]:
@@ -121,7 +123,9 @@ def varied(variants: Sequence[Outcome], outcomes: Outcomes) -> Rows:
         entry = variant.entry
         unchanged = outcomes.get(variant.name.partition(" (")[0])
         before = unchanged.entry.errors if unchanged else {}
-        gains = ", ".join(f"{entry.errors[seed] - before[seed]:+.2f}" for seed in entry.errors if seed in before)
+        gains = ", ".join(
+            f"{entry.errors[seed] - before[seed]:+.2f}" for seed in sorted(entry.errors) if seed in before
+        )
         rows.append([entry.data, entry.method, entry.column, ours(entry), gains, papers(entry), difference(entry)])
     return rows
 

@@ -22,9 +22,8 @@ def refuse_changed_files(done: Sequence[tuple[Experiment, Path]]) -> None:
     for run, folder in ways.values():
         now = gather(replace(run, device="cpu", precision="fp32"), shelf).fingerprint
         if now != read_json(folder / "spec.json").get("data"):
-            raise InputError(
-                f"{' or '.join(files_of(run))} changed since {folder} was trained; name another --out, or remove that folder"
-            )
+            files = " or ".join(files_of(run))
+            raise InputError(f"{files} changed since {folder} was trained; name another --out, or remove that folder")
 
 
 def files_of(experiment: Experiment) -> list[str]:

@@ -83,8 +83,8 @@ def what_was_run(runs: Sequence[Run]) -> str:
         return "Nothing yet."
     header = ["data", "device", "precision", "torch", "Python", "labelsieve", "runs"]
     rows = [[*place, str(count)] for place, count in sorted(Counter(map(place_of, runs)).items())]
-    lengths = Counter(run.spec.get("epochs") for run in runs)
-    epochs = ", ".join(f"{count} of {length} epochs" for length, count in lengths.most_common())
+    lengths = Counter(run.spec["epochs"] for run in runs)
+    epochs = ", ".join(f"{count} of {length} epochs" for length, count in sorted(lengths.items(), reverse=True))
     return f"{len(runs)} finished {'run' if len(runs) == 1 else 'runs'}, {epochs}:\n\n{markdown([header, *rows])}"
 
 

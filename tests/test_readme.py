@@ -26,6 +26,15 @@ def demo(noise: str, seeds: range, methods: list[str]):
     return by_method(sorted(chosen, key=lambda run: methods.index(run.method)))
 
 
+def test_the_sweep_of_the_docs_runs(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8"), re.S)
+    script = tmp_path / "mine.py"
+    script.write_text(code.replace('"epochs": 12', '"epochs": 1').replace("range(3)", "range(1)"))
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "runs" / "mine").glob("*/done"))) == 2
+
+
 def test_the_example_runs():
     (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)

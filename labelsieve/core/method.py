@@ -179,13 +179,16 @@ class Method(nn.Module):
             raise ValueError("this method remembers single samples: pass index=, their positions in the data")
         if labels.is_floating_point():
             raise ValueError(f"labels must be whole numbers, got {labels.dtype}")
+        given = tuple(logits.shape)
         if logits.dim() == 2 and self.networks == 1:
             logits = logits.unsqueeze(0)
         if logits.dim() != 3 or logits.shape[:2] != (self.networks, *labels.shape):
             wanted = "(B, K)" if self.networks == 1 else f"({self.networks}, B, K)"
-            raise ValueError(
-                f"logits must be {wanted} and labels (B), got {tuple(logits.shape)} and {tuple(labels.shape)}"
-            )
+            raise ValueError(f"logits must be {wanted} and labels (B), got {given} and {tuple(labels.shape)}")
+        if labels.device.type == "cpu" and labels.numel() and not torch.compiler.is_compiling():  # a GPU would wait
+            least, most = (int(value) for value in labels.aminmax())
+            if least < 0 or most >= given[-1]:
+                raise ValueError(f"labels must be from 0 to {given[-1] - 1}, got {least if least < 0 else most}")
         for part in self.parts():
             if getattr(part, "num_classes", logits.shape[-1]) != logits.shape[-1]:
                 raise ValueError(

@@ -60,7 +60,8 @@ def compare(
         for name, criterion in map(named, methods)
     ]
     about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
-    print(f"{len(experiments)} runs: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
+    runs = "1 run" if len(experiments) == 1 else f"{len(experiments)} runs"
+    print(f"{runs}: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
     failed = run_all(experiments, out, at_once, on)
     groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments if experiment not in failed)
     if groups:

@@ -72,11 +72,18 @@ def check_noise(noise: str | None, rate: float | None) -> None:
     """Refuse noise that is not known or not wholly said."""
     if noise is None and rate is not None:
         raise InputError("--rate is the rate of added noise: say --noise too, or --noise-rate for noise that is there")
-    if noise is None or Path(noise).suffix in (".npy", ".csv"):
+    if noise is not None and is_matrix(noise) and rate is not None:
+        raise InputError(f"{noise} says itself how many labels become wrong; leave out --rate")
+    if noise is None or is_matrix(noise):
         return
     label_noise.parsed(noise)  # refuses what is not known
     if rate is None:
         raise InputError(f"say --rate, the share of labels that {noise} noise makes wrong")
+
+
+def is_matrix(noise: str) -> bool:
+    """Whether noise is named by a file with a transition matrix."""
+    return Path(noise).suffix in (".npy", ".csv")
 
 
 def compare_options(
@@ -92,6 +99,11 @@ def compare_options(
 ) -> None:
     """The comparison that a person's options mean."""
     check_noise(noise, rate)
+    if noise is not None and (is_matrix(noise) or noise.startswith("asymmetric")):
+        raise InputError(
+            f"compare adds pair, symmetry or mixed noise, not {noise}; write labels with `labelsieve noise` first, "
+            "and name them with --labels"
+        )
     if noise_rate is None and rate is None:
         raise InputError("say --noise-rate, the share of labels that is believed wrong")
     device = best_device() if device == "auto" else device

@@ -121,8 +121,14 @@ def test_inputs_are_not_changed():
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"logits must be \(B, K\)"):
+    with pytest.raises(ValueError, match=r"logits must be \(B, K\) and labels \(B\), got \(4, 5\) and \(3,\)"):
         selecting("default")(torch.randn(4, 5), torch.zeros(3, dtype=torch.long))
+
+
+@pytest.mark.parametrize(("labels", "wrong"), [([0, 5], 5), ([-1, 4], -1), ([-100, 9], -100)])
+def test_labels_that_are_no_class_are_refused(labels, wrong):
+    with pytest.raises(ValueError, match=f"labels must be from 0 to 4, got {wrong}$"):
+        selecting("default")(torch.randn(2, 5), torch.tensor(labels))
 
 
 def test_a_forgotten_epoch_is_noticed():

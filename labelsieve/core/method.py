@@ -91,6 +91,8 @@ class Method(nn.Module):
         """
         if not self.started:
             raise ValueError("call method.start_epoch(epoch) at the top of each epoch, counted from 0")
+        if labels.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to wait
+            refuse_other_labels(labels, logits.shape[-1])
         step = self.step(logits, labels, index)
         if self.training:
             self.observe(step, labels, index)
@@ -185,16 +187,19 @@ class Method(nn.Module):
         if logits.dim() != 3 or logits.shape[:2] != (self.networks, *labels.shape):
             wanted = "(B, K)" if self.networks == 1 else f"({self.networks}, B, K)"
             raise ValueError(f"logits must be {wanted} and labels (B), got {given} and {tuple(labels.shape)}")
-        if labels.device.type == "cpu" and labels.numel() and not torch.compiler.is_compiling():  # a GPU would wait
-            least, most = (int(value) for value in labels.aminmax())
-            if least < 0 or most >= given[-1]:
-                raise ValueError(f"labels must be from 0 to {given[-1] - 1}, got {least if least < 0 else most}")
         for part in self.parts():
             if getattr(part, "num_classes", logits.shape[-1]) != logits.shape[-1]:
                 raise ValueError(
                     f"the method was made for {part.num_classes} classes, the logits have {logits.shape[-1]}"
                 )
         return logits
+
+
+def refuse_other_labels(labels: Tensor, num_classes: int) -> None:
+    """Refuse labels that name no class, which torch would call an index out of bounds."""
+    wrong = labels[(labels < 0) | (labels >= num_classes)]
+    if len(wrong):
+        raise ValueError(f"labels must be from 0 to {num_classes - 1}, got {wrong[0].item()}")
 
 
 def unchanged(epoch: int) -> float:

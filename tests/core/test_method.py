@@ -125,7 +125,7 @@ def test_shapes_that_do_not_fit_are_refused():
         selecting("default")(torch.randn(4, 5), torch.zeros(3, dtype=torch.long))
 
 
-@pytest.mark.parametrize(("labels", "wrong"), [([0, 5], 5), ([-1, 4], -1), ([-100, 9], -100)])
+@pytest.mark.parametrize(("labels", "wrong"), [([0, 5], 5), ([-1, 4], -1), ([1, -100], -100)])
 def test_labels_that_are_no_class_are_refused(labels, wrong):
     with pytest.raises(ValueError, match=f"labels must be from 0 to 4, got {wrong}$"):
         selecting("default")(torch.randn(2, 5), torch.tensor(labels))

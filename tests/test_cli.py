@@ -575,3 +575,12 @@ def test_output_into_a_closed_pipe_is_no_error():
     process.wait(60)
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+def test_a_method_without_a_page_is_told_of_by_its_recipe(monkeypatch, capsys):
+    def quota(p, criterion=None, *, part=0.5):
+        """Keeps a quota."""
+
+    monkeypatch.setitem(METHODS, "quota", quota)
+    assert execute(["methods", "quota"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["quota           Keeps a quota.", f"{'':16}options: part=0.5"]

@@ -25,11 +25,11 @@ def entry(name: str, what: str, options: dict[str, object]) -> str:
 
 
 def page(name: str) -> str:
-    """What docs/methods says of a method."""
+    """What docs/methods says of a method; of one that has no page there, what its recipe says."""
     if name not in METHODS:
         raise InputError(f"unknown method {name!r}: {nearest(name, METHODS)}")
     for folder in FOLDERS:
         path = folder / f"{name}.md"
         if path.exists():
             return path.read_text(encoding="utf-8").rstrip()
-    raise InputError(f"the page of {name} is missing: install labelsieve again")
+    return entry(name, summary(name), options_of(name))

@@ -5,7 +5,6 @@ import functools
 import inspect
 import io
 import itertools
-import json
 import os
 import re
 import shlex
@@ -143,8 +142,8 @@ def compare(
 
     Args:
         data: As for train, with a test set.
-        methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all; all of them
-            for all.
+        methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all,
+            mentornet-prop:lam=0.5 mentornet-prop with that option; all of them for all.
         noise: Corrupt the labels first: pair, symmetry or mixed. Default: the labels as they are.
         rate: Share of the labels that the added noise makes wrong.
         noise_rate: The share of labels that is believed wrong. Default: the rate of the added noise.
@@ -474,18 +473,14 @@ def usual_options(command: Callable[..., None]) -> dict[str, Any]:
 
 
 def method_options(lam: float | None, assignments: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """--lam and every --set name=value as pairs; numbers become numbers."""
+    """--lam and every --set name=value as pairs."""
+    from labelsieve.experiments.spec import assigned
+
     found: dict[str, Any] = {} if lam is None else {"lam": lam}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not (name and equals):
-            raise InputError(f"--set takes name=value, got {assignment!r}")
+    for name, value in map(assigned, assignments):
         if name in found:
             raise InputError(f"the option {name} is given twice")
-        try:
-            found[name] = json.loads(value.lower())  # numbers, true and false
-        except ValueError:
-            found[name] = value
+        found[name] = value
     return tuple(sorted(found.items()))
 
 

@@ -222,7 +222,7 @@ def test_methods_are_listed(capsys):
         (["train", "--test", "20"], "test must be in [0, 1), got 20; 0.2 is a fifth"),
         (["train", "--precision", "fp8"], "precision must be fp32 or bf16"),
         (["train", "--device", "tpu"], "try --device cpu"),
-        (["train", "--set", "lam"], "--set takes name=value"),
+        (["train", "--set", "lam"], "an option is name=value"),
         (["train", "--set", "bta=0.3"], "has no option 'bta'; it has: floor, align, lam, update, compensate"),
         (["train", "gone.npz", "--noise-rate", "0.1"], "cannot read gone.npz"),
         (["train", "fashionn", "--noise-rate", "0.1"], "one of: fashion"),

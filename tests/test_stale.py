@@ -72,9 +72,3 @@ def test_only_files_that_are_here_are_looked_at(compared, tmp_path):
     assert files_of(Experiment(data=str(tmp_path / "mine.npz"))) == [str(tmp_path / "mine.npz")]
     assert files_of(Experiment(data=str(tmp_path / "gone.npz"))) == []
     assert files_of(Experiment(data="fashion")) == []
-
-
-def test_a_method_that_is_named_twice_counts_once(compared, capsys):
-    twice = [word if word != "default" else "default, default" for word in compared]
-    assert execute(twice) == 0
-    assert "1 run: default; labels as they are; seed 0" in capsys.readouterr().out

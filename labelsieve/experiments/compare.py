@@ -3,7 +3,7 @@
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,7 @@ from labelsieve.devices import usable_device
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.experiments.auto import FREE, suited
 from labelsieve.experiments.prepare import reading_of
-from labelsieve.experiments.spec import planned
+from labelsieve.experiments.spec import assigned, planned
 from labelsieve.experiments.sweep import folder_of
 from labelsieve.experiments.watch import run_all
 from labelsieve.methods import METHODS, Problem, make
@@ -21,7 +21,7 @@ from labelsieve.models import suitable
 from labelsieve.noise import transition
 from labelsieve.report.comparison import comparison, markdown, paired_differences
 from labelsieve.report.picture import draw
-from labelsieve.report.records import Run, by_method, read_run
+from labelsieve.report.records import Run, read_run
 
 MOST_CURVES = 6  # in one picture
 TITLES = {"fashion": "Fashion-MNIST"}
@@ -49,26 +49,30 @@ def compare(
         raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
     if noise is not None:
         transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
-    for name, criterion in map(named, methods):
-        make(name, Problem(train.num_classes, noise_rate, num_samples=1), criterion)  # and a wrong method
+    every = [named(method) for method in methods]
+    for one in every:  # and a wrong method
+        make(one.method, Problem(train.num_classes, noise_rate, num_samples=1), one.criterion, **dict(one.options))
     known = {"noise": noise, "rate": rate, "noise_rate": noise_rate}
     model = suitable(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
     free = [name for name in FREE if settings.get(name) is None]
-    experiments = [
-        suited(planned(data, method=name, criterion=criterion, seed=seed, **known, **settings), model, free, len(train))
+    runs = {
+        suited(planned(data, seed=seed, **one._asdict(), **known, **settings), model, free, len(train)): one
         for seed in seeds
-        for name, criterion in map(named, methods)
-    ]
+        for one in every
+    }
     about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
-    runs = "1 run" if len(experiments) == 1 else f"{len(experiments)} runs"
-    print(f"{runs}: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
-    failed = run_all(experiments, out, at_once, on)
-    groups = by_method(read_run(folder_of(experiment, out)) for experiment in experiments if experiment not in failed)
-    if groups:
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    print(f"{count}: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
+    failed = run_all(list(runs), out, at_once, on)
+    groups = {
+        str(one): [read_run(folder_of(run, out)) for run, of in runs.items() if of == one and run not in failed]
+        for one in every
+    }
+    if groups := {name: found for name, found in groups.items() if found}:
         title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
         present(groups, list(train.classes), title, out, f"{noise or 'given'}-{rate:g}.png")
     if failed:
-        raise LabelsieveError(f"{len(failed)} of {len(experiments)} runs failed; see above")
+        raise LabelsieveError(f"{len(failed)} of {len(runs)} runs failed; see above")
 
 
 def present(groups: dict[str, list[Run]], classes: list[str], title: str, out: Path, picture: str) -> None:
@@ -98,10 +102,27 @@ def expanded(methods: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in methods.split(",")))
 
 
-def named(method: str) -> tuple[str, str | None]:
-    """co-teaching:all is the method co-teaching with the criterion all."""
-    name, _, criterion = method.partition(":")
-    return name, criterion or None
+class Named(NamedTuple):
+    """A method as it is to be compared."""
+
+    method: str
+    criterion: str | None
+    options: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        """co-teaching (all), mentornet-prop (lam 0.5)"""
+        chosen = [*filter(None, [self.criterion]), *(f"{name} {value}" for name, value in self.options)]
+        return f"{self.method} ({', '.join(chosen)})" if chosen else self.method
+
+
+def named(words: str) -> Named:
+    """co-teaching:all is the method co-teaching with the criterion all, mentornet-prop:lam=0.5 one with an option."""
+    method, *rest = words.split(":")
+    criteria = [word for word in rest if "=" not in word]
+    if len(criteria) > 1:
+        raise InputError(f"{words} names two criteria, {criteria[0]} and {criteria[1]}; leave one out")
+    options = tuple(sorted(assigned(word) for word in rest if "=" in word))
+    return Named(method, criteria[0] if criteria else None, options)
 
 
 def show(table: list[list[str]]) -> None:

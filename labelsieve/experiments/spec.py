@@ -132,3 +132,14 @@ def planned(data: str, **given: Any) -> Experiment:
     settings = {**SETTINGS.get(data, {}), **chosen}
     warmup = int(WARMUP_SHARE.get(data, 0.25) * settings.get("epochs", Experiment.epochs))
     return Experiment(data=data, **{"warmup": warmup, **settings})
+
+
+def assigned(text: str) -> tuple[str, Any]:
+    """The option and its value of name=value; numbers become numbers, true and false what they say."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise InputError(f"an option is name=value, got {text!r}")
+    try:
+        return name, json.loads(value.lower())
+    except ValueError:
+        return name, value

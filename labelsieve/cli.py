@@ -30,6 +30,7 @@ MOST_WORDS = 12  # of a path with blanks
 
 
 def demo(
+    *,
     noise: str = "pair",
     rate: float = 0.4,
     seeds: int = 3,
@@ -573,8 +574,11 @@ def complaint(argv: Sequence[str], page: str) -> str:
     if said.startswith("Unrecognized") and (path := torn_path(argv[1:])):
         return f"put quotes around a path with blanks: {shlex.quote(path)}"
     known = [f"--{name.replace('_', '-')}" for name in usual_options(COMMANDS[argv[0]])]
-    unknown = next((w for w in argv if w.startswith("--") and w.partition("=")[0] not in known), None)
-    hint = f"{nearest(unknown, known)} See" if unknown else "see"
+    unknown = next((w for w in argv if w.startswith("--") and w.partition("=")[0] not in known and w in said), None)
+    if unknown:
+        said, hint = f"labelsieve {argv[0]} has no {unknown.partition('=')[0]}", f"{nearest(unknown, known)} See"
+    else:
+        hint = "see"
     return f"{said}; {hint} labelsieve {argv[0]} --help"
 
 

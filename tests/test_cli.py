@@ -191,7 +191,9 @@ def test_methods_are_listed(capsys):
     [
         (["trian"], "did you mean train?"),
         ([], "see labelsieve --help"),
-        (["train", "--mehod", "default"], "did you mean --method?"),
+        (["train", "--mehod", "default"], "labelsieve train has no --mehod; did you mean --method?"),
+        (["demo", "--batch", "3"], "labelsieve demo has no --batch; "),
+        (["train", "--no-final", "--method"], "Missing value for argument '--method'"),
         (["train", "--method", "mentornett"], "did you mean mentornet?"),
         (["train", "--criterion", "oll"], "did you mean ol?"),
         (["train", "--model", "smal"], "did you mean small?"),

@@ -57,6 +57,14 @@ def test_data_that_changed_is_refused(compared, tmp_path, capsys):
     assert execute(compared) == 0
 
 
+def test_data_that_changed_is_refused_when_more_is_asked_for(compared, tmp_path, capsys):
+    write(tmp_path / "mine.npz", seed=1)
+    more = [word if word != "default" else "default,mentornet" for word in compared]
+    assert execute(more) == 2
+    assert "mine.npz changed since" in capsys.readouterr().err
+    assert len(list((tmp_path / "out").glob("*/done"))) == 1  # nothing was trained on the new data beside the old
+
+
 def test_labels_that_changed_are_refused(compared, tmp_path, capsys):
     labels = tmp_path / "labels.csv"
     write_labels(labels, np.arange(60) % 3)
@@ -71,4 +79,5 @@ def test_only_files_that_are_here_are_looked_at(compared, tmp_path):
     """Records may be read where the data is not."""
     assert files_of(Experiment(data=str(tmp_path / "mine.npz"))) == [str(tmp_path / "mine.npz")]
     assert files_of(Experiment(data=str(tmp_path / "gone.npz"))) == []
+    assert files_of(Experiment(data=str(tmp_path / "mine.npz"), labels=str(tmp_path / "gone.csv"))) == []
     assert files_of(Experiment(data="fashion")) == []

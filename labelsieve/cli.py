@@ -477,12 +477,7 @@ def method_options(lam: float | None, assignments: Sequence[str]) -> tuple[tuple
     """--lam and every --set name=value as pairs."""
     from labelsieve.experiments.spec import assigned
 
-    found: dict[str, Any] = {} if lam is None else {"lam": lam}
-    for name, value in map(assigned, assignments):
-        if name in found:
-            raise InputError(f"the option {name} is given twice")
-        found[name] = value
-    return tuple(sorted(found.items()))
+    return assigned([*([] if lam is None else [f"lam={lam}"]), *assignments])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -574,12 +569,11 @@ def complaint(argv: Sequence[str], page: str) -> str:
     if said.startswith("Unrecognized") and (path := torn_path(argv[1:])):
         return f"put quotes around a path with blanks: {shlex.quote(path)}"
     known = [f"--{name.replace('_', '-')}" for name in usual_options(COMMANDS[argv[0]])]
-    unknown = next((w for w in argv if w.startswith("--") and w.partition("=")[0] not in known and w in said), None)
+    options = (word.partition("=")[0] for word in argv if word.startswith("--"))
+    unknown = next((option for option in options if option not in known and option in said), None)
     if unknown:
-        said, hint = f"labelsieve {argv[0]} has no {unknown.partition('=')[0]}", f"{nearest(unknown, known)} See"
-    else:
-        hint = "see"
-    return f"{said}; {hint} labelsieve {argv[0]} --help"
+        return f"labelsieve {argv[0]} has no {unknown}; {nearest(unknown, known)} See labelsieve {argv[0]} --help"
+    return f"{said}; see labelsieve {argv[0]} --help"
 
 
 def torn_path(words: Sequence[str]) -> str:

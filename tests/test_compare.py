@@ -19,6 +19,8 @@ def test_a_method_with_a_criterion_and_options():
     assert str(both) == "mentornet (all, align True, lam 0.5)"
     with pytest.raises(InputError, match="names two criteria, ol and all"):
         named("mentornet:ol:all")
+    with pytest.raises(InputError, match="the option lam is given twice"):
+        named("mentornet-prop:lam=1:lam=2")
 
 
 def test_methods_are_named_with_commas_and_count_once():

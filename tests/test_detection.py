@@ -1,6 +1,7 @@
 """Figures of detection by hand, what peers compute, and the tables that come from a record."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,3 +239,24 @@ def test_the_documented_recall_on_probabilities_comes_from_the_record():
 def test_the_documented_automatic_rates_come_from_the_record():
     rows = json.loads((ROOT / "benchmarks" / "results" / "auto.json").read_text())["rows"]
     assert len(rows) == 47 and automatic_table(rows) in (ROOT / "docs" / "auto.md").read_text(encoding="utf-8")
+
+
+def test_what_is_said_of_the_automatic_rates_is_so():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "auto.json").read_text())["rows"]
+    page = " ".join((ROOT / "docs" / "auto.md").read_text(encoding="utf-8").split())
+    off = {(r["data"], r["noise"], r["rate"], r["seed"]): 100 * (r["estimate"][0] - r["wrong"]) for r in rows}
+    (worst,) = [cell for cell, points in off.items() if abs(points) > 5]
+    assert worst[:2] == ("cifar10n", "worst") and f"*worst* is {-off.pop(worst):.1f} too low" in page
+    low, high = min(off, key=off.__getitem__), max(off, key=off.__getitem__)
+    assert low == ("fashion", "pair", 0.1, 3) and high == ("fashion", "symmetry", 0.4, 5)
+    assert f"{-off[low]:.1f} too low (10% pair noise, seed 3) and {off[high]:.1f} too high (symmetry" in page
+    clean = max(points for cell, points in off.items() if cell[2] < 0.2)
+    assert f"none is more than {clean:.1f} too high" in page
+    for data in ("fashion", "digits"):
+        above = [row["error"] - row["error told"] for row in rows if row["data"] == data]
+        most, mean = max(above), sum(above) / len(above)
+        assert re.search(rf"`{data}` (no error|none) is more than {most:.1f} above.*? mean .*?{-mean:.1f} below", page)
+    both = [row["error"] - row["error selecting"] for row in rows if row["data"] != "cifar10n"]
+    said = {1: "one"}[sum(change > 0 for change in both)]
+    better = sum(change < 0 for change in both)
+    assert f"made {said} delivered model of {len(both)} worse, {better} are better" in page

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from labelsieve.experiments.matching import identity, known_runs
 from labelsieve.experiments.paper import experiment
+from labelsieve.experiments.spec import with_defaults
 from labelsieve.methods import METHODS, options_of, summary
 from labelsieve.report.comparison import comparison, markdown, mean_and_error, paired_differences, shown
 from labelsieve.report.records import by_method, read_run
@@ -98,6 +99,19 @@ def test_the_accuracy_on_cifar_comes_from_the_records():
     )
     clean = [f"{100 * run.epochs[-1]['precision']:.1f}" for run in pair["mentornet-prop"]]
     assert f"at the end: {', '.join(clean)}%" in LOG
+
+
+def test_what_a_second_pass_keeps_comes_from_the_records():
+    """Decision 2: right labels among those that mentornet keeps, from the third selecting epoch to the drop."""
+    shares = {"one": [], "second": []}
+    for path in (ROOT / "results" / "cifar10").glob("*/done"):
+        run = read_run(path.parent)
+        spec = with_defaults(run.spec)
+        if (run.method, spec["noise"], spec["weight_decay"]) == ("mentornet", "pair", 5e-4):
+            shares[spec["forward"]] += [100 * row["precision"] for row in run.epochs[27:50]]
+    (second, one) = (f"{min(shares[way]):.0f} to {max(shares[way]):.0f}%" for way in ("second", "one"))
+    page = (ROOT / "docs" / "decisions" / "002-one-forward-masked-loss.md").read_text(encoding="utf-8")
+    assert f"{second} of the labels it\nkeeps are right with a second pass, {one} without one" in page
 
 
 def test_the_figures_of_reading_come_from_the_records():

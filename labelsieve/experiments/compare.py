@@ -49,7 +49,7 @@ def compare(
         raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
     if noise is not None:
         transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
-    every = [named(method) for method in methods]
+    every = list(dict.fromkeys(named(method) for method in methods))
     for one in every:  # and a wrong method
         make(one.method, Problem(train.num_classes, noise_rate, num_samples=1), one.criterion, **dict(one.options))
     known = {"noise": noise, "rate": rate, "noise_rate": noise_rate}
@@ -64,11 +64,11 @@ def compare(
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     print(f"{count}: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
     failed = run_all(list(runs), out, at_once, on)
-    groups = {
-        str(one): [read_run(folder_of(run, out)) for run, of in runs.items() if of == one and run not in failed]
-        for one in every
-    }
-    if groups := {name: found for name, found in groups.items() if found}:
+    groups: dict[str, list[Run]] = {}
+    for run, one in runs.items():
+        if run not in failed:
+            groups.setdefault(str(one), []).append(read_run(folder_of(run, out)))
+    if groups:
         title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
         present(groups, list(train.classes), title, out, f"{noise or 'given'}-{rate:g}.png")
     if failed:
@@ -121,8 +121,7 @@ def named(words: str) -> Named:
     criteria = [word for word in rest if "=" not in word]
     if len(criteria) > 1:
         raise InputError(f"{words} names two criteria, {criteria[0]} and {criteria[1]}; leave one out")
-    options = tuple(sorted(assigned(word) for word in rest if "=" in word))
-    return Named(method, criteria[0] if criteria else None, options)
+    return Named(method, criteria[0] if criteria else None, assigned(word for word in rest if "=" in word))
 
 
 def show(table: list[list[str]]) -> None:

@@ -14,7 +14,7 @@ from labelsieve.report.records import AGAIN, HELD_OUT, LONGER, PLAIN, PROBE, Arr
 
 FOLDS = 5  # probes that hold out a fifth each
 CLEARLY = {PLAIN: 0.04, LONGER: 0.035}  # better must what selects foretell labels, in log-likelihood, to judge them
-AND_OF_THE_LOSS = 0.03  # and by so much of what the plain ones lack: where little can be foretold, a little says little
+OF_WHAT_LACKS = 0.03  # and by this share of what the plain ones lack: where little is foretold, a little says little
 FEWEST = 50  # held-out samples that an estimate can be made from
 LEAST = 1e-12  # the product of two probabilities
 
@@ -71,7 +71,7 @@ def selecting_is_clearly_better(run: Path, folder: str) -> bool:
 
 def clearly_better(likelihood: float, other: float, bound: float) -> bool:
     """Whether a mean log-likelihood is above another one by a bound, and by a share of what that one lacks."""
-    return likelihood > max(other + bound, (1 - AND_OF_THE_LOSS) * other)
+    return likelihood > max(other + bound, (1 - OF_WHAT_LACKS) * other)
 
 
 class Folds(NamedTuple):

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,12 +135,17 @@ def planned(data: str, **given: Any) -> Experiment:
     return Experiment(data=data, **{"warmup": warmup, **settings})
 
 
-def assigned(text: str) -> tuple[str, Any]:
-    """The option and its value of name=value; numbers become numbers, true and false what they say."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise InputError(f"an option is name=value, got {text!r}")
-    try:
-        return name, json.loads(value.lower())
-    except ValueError:
-        return name, value
+def assigned(texts: Iterable[str]) -> tuple[tuple[str, Any], ...]:
+    """Options that are written name=value; numbers become numbers, true and false what they say."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InputError(f"an option is name=value, got {text!r}")
+        if name in found:
+            raise InputError(f"the option {name} is given twice")
+        try:
+            found[name] = json.loads(value.lower())
+        except ValueError:
+            found[name] = value
+    return tuple(sorted(found.items()))

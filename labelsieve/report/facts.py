@@ -80,11 +80,8 @@ def printed(about: str, outcomes: Outcomes) -> str | None:
 
 def fact(kind: str, about: str, outcomes: Outcomes) -> str | None:
     """The words for `kind: about`; None if it was not run."""
-    if kind == "printed":
-        return printed(about, outcomes)
     if " over " in about:
-        found = both(about, outcomes)
-        return one_of(OF_TWO, kind)(found) if found else None
+        return one_of(OF_TWO, kind)(about, outcomes)
     outcome = looked_up(about, outcomes)
     return one_of(OF_ONE, kind)(outcome) if outcome else None
 
@@ -112,8 +109,10 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.2f}" if math.isnan(error) else f"{mean:.2f} ± {error:.2f}"
 
 
-def compared(differences: Sequence[float]) -> str:
+def compared(differences: Sequence[float]) -> str | None:
     """lower in 3 of 3 trials, on average by 8.19 ± 1.74 points, more than two standard errors"""
+    if not differences:
+        return None
     mean, error = mean_and_error(differences)
     word = "lower" if mean < 0 else "higher"
     if len(differences) == 1:
@@ -194,7 +193,10 @@ OF_ONE: dict[str, Callable[[Outcome], str]] = {
     "untroubled": untroubled,
     "last": lambda outcome: f"{spread(outcome.last)} ({len(outcome.last)})",
 }
-OF_TWO: dict[str, Callable[[Sequence[float]], str]] = {"compared": compared}
+OF_TWO: dict[str, Callable[[str, Outcomes], str | None]] = {
+    "compared": lambda about, outcomes: compared(both(about, outcomes)),
+    "printed": printed,
+}
 CLAIMS_OF_ONE: dict[str, Callable[[Outcome], bool]] = {
     "far above": lambda outcome: excess(outcome) > FAR,
     "far below": lambda outcome: excess(outcome) < -FAR,

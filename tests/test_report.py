@@ -57,3 +57,17 @@ def test_a_method_of_ones_own_is_set_against_the_first():
     assert pairs_among(["mine"]) == []
     many = ["default", "mentornet-prop", *"abcde"]
     assert pairs_among(many) == [("mentornet-prop", "default")]  # all differences of so many would not be read
+
+
+def test_the_legend_lies_on_no_curve(tmp_path, monkeypatch):
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    named = {f"mentornet-prop (align True, lam {n})": runs for n, runs in enumerate(GROUPS.values())}
+    draw(named, ["x", "y"], "title", tmp_path / "picture.png")
+    figure = pyplot.gcf()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(named)
+    assert not any(axis.get_tightbbox().overlaps(legend.get_window_extent()) for axis in figure.axes)
+    monkeypatch.undo()
+    pyplot.close(figure)

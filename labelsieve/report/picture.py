@@ -33,9 +33,9 @@ def draw(groups: Mapping[str, Sequence[Run]], classes: Sequence[str], title: str
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    with_penalty = [run for runs in groups.values() for run in runs if "last/penalty" in run.tables]
+    with_penalty = [(method, run) for method, runs in groups.items() for run in runs if "last/penalty" in run.tables]
     figure, axes = plt.subplots(
-        1, 4 if with_penalty else 2, figsize=(17 if with_penalty else 9, 4), layout="constrained"
+        1, 4 if with_penalty else 2, figsize=(17 if with_penalty else 9, 4.6), layout="constrained"
     )
     figure.suptitle(title)
     for colour, (method, runs) in zip(COLOURS * len(groups), groups.items(), strict=False):
@@ -45,10 +45,10 @@ def draw(groups: Mapping[str, Sequence[Run]], classes: Sequence[str], title: str
     for axis, label in zip(axes, ("test error %", "kept samples with a right label %"), strict=False):
         axis.axvline(warmup + 0.5, color="0.6", linestyle=":", linewidth=1)
         axis.set(xlabel="epoch (dotted: end of warm-up)", ylabel=label)
-        axis.legend(frameon=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
     if with_penalty:
-        run = with_penalty[0]
-        _heat(axes[2], run.tables["last/penalty"][0], classes, f"penalty labels learnt ({run.method})")
+        method, run = with_penalty[0]
+        _heat(axes[2], run.tables["last/penalty"][0], classes, f"penalty labels learnt ({method})")
         colours = _heat(axes[3], true_penalty(run.tables["noise"]), classes, "and where the wrong labels come from")
         figure.colorbar(colours, ax=axes[2:], shrink=0.8)
     figure.savefig(path, dpi=110)

@@ -42,7 +42,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "torch's initialisation": {"model": "benchmarks.torch_init:densenet"},
     "fp32": {"precision": "fp32"},
     "no dropout": {"model": "benchmarks.no_dropout:densenet"},
-    "no dropout, second pass": {"model": "benchmarks.no_dropout:densenet", "forward": "second"},
+    "no dropout and second pass": {"model": "benchmarks.no_dropout:densenet", "forward": "second"},
     "floor": {"options": {"floor": 0.5}},
     "align": {"options": {"align": True}},
 }
@@ -68,7 +68,8 @@ def main() -> None:
     for cell, reason in failed.items():
         print(f"{cell.method}, seed {cell.seed}: {reason}")
     there = [(change, cell) for change, cell in cells if (folder_of(cell, asked.out) / "done").exists()]
-    rows = [row_of(change, read_run(folder_of(cell, asked.out))) | made(asked.device) for change, cell in there]
+    runs = [(change, read_run(folder_of(cell, asked.out))) for change, cell in there]
+    rows = [row_of(change, run) | where(run) | {"commit": made("cpu")["commit"]} for change, run in runs]
     known = json.loads(asked.record.read_text()) if asked.record.exists() else []
     merged = list({key(row): row for row in [*known, *rows]}.values())
     asked.record.write_text("[\n" + ",\n".join(map(json.dumps, merged)) + "\n]\n", encoding="utf-8")
@@ -114,6 +115,11 @@ def row_of(change: str, run: Run) -> dict[str, Any]:
         "precision": round(last["precision"], 4),
         "error": last["test_error"],
     }
+
+
+def where(run: Run) -> dict[str, Any]:
+    """The machine and versions that it was trained with, which need not be those of this command."""
+    return {"device": run.start["device"], "versions": run.start["versions"]}
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from labelsieve.audit import estimate_noise, label_quality
     from labelsieve.core import CriteriaALL, CriteriaOL, CriteriaPL, Method
     from labelsieve.methods import METHODS, Problem, default, make, mentornet, mentornet_prop
     from labelsieve.predict import Predictor, load
@@ -22,6 +23,8 @@ _WHERE = {
     "mentornet": "methods",
     "mentornet_prop": "methods",
     "Predictor": "predict",
+    "estimate_noise": "audit",
+    "label_quality": "audit",
     "load": "predict",
 }
 
@@ -34,6 +37,8 @@ __all__ = [
     "Predictor",
     "Problem",
     "default",
+    "estimate_noise",
+    "label_quality",
     "load",
     "make",
     "mentornet",
@@ -45,7 +50,9 @@ def __getattr__(name: str) -> object:
     """Import torch only when something needs it: the command line's --help does not."""
     if name in _WHERE:
         return getattr(import_module(f"labelsieve.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'labelsieve' has no attribute {name!r}")
+    raise AttributeError(
+        f"module 'labelsieve' has no attribute {name!r}; methods are made by name: labelsieve.make('selfie', problem)"
+    )
 
 
 def __dir__() -> list[str]:

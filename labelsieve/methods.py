@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -47,6 +48,17 @@ class Problem:
     warmup: int = 25  # epochs of plain training before samples are selected
     num_samples: int = 0  # for methods that remember single samples
     seed: int = 0  # of what a method draws
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_classes", 2), ("warmup", 0), ("num_samples", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        rate: object = self.noise_rate
+        if not isinstance(rate, Real) or not 0 <= float(rate) < 1:
+            raise ValueError(
+                f"noise_rate must be in [0, 1), got {rate!r}; where it is not known, labelsieve.estimate_noise can tell"
+            )
 
 
 def default(p: Problem, criterion: MakeCriterion | None = None) -> Method:

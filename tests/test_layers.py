@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "labelsieve"
 LEAVES = {"errors", "cells", "files", "randomness", "devices"}
 MAY_IMPORT = {
-    "__init__": {"core", "methods", "predict"},
+    "__init__": {"audit", "core", "methods", "predict"},
     "__main__": {"cli"},
     "errors": set(),
     "cells": set(),

@@ -5,6 +5,8 @@ from torch import Tensor, nn
 
 from labelsieve.core.criteria import observed_confidence
 from labelsieve.core.losses import Loss, weighted_mean, without_dropped
+from labelsieve.core.part import Predict
+from labelsieve.core.processes import summed_over_processes
 from labelsieve.core.weigh import sieved
 
 SMALLEST = 1e-8
@@ -21,7 +23,7 @@ class ConfidenceRegularized(Loss):
         super().__init__()
         if not 0 <= start <= full:
             raise ValueError(f"start must be 0 to full, got {start} and {full}")
-        self.most, self.start, self.full = beta, start, full
+        self.num_classes, self.most, self.start, self.full = num_classes, beta, start, full
         self.beta = nn.Buffer(torch.zeros(()))
         self.prior = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
         self.sieving = nn.Buffer(torch.tensor(full == 0))
@@ -31,8 +33,11 @@ class ConfidenceRegularized(Loss):
     def start_epoch(self, epoch: int) -> None:
         self.beta.fill_(self.beta_at(epoch))
         self.sieving.fill_(epoch >= self.full)
-        total = self.counts.sum()
-        self.prior.copy_(torch.where(total > 0, self.counts / total.clamp(min=1), self.prior))
+
+    def end_epoch(self, predict: Predict | None) -> None:
+        counts = summed_over_processes(self.counts)
+        total = counts.sum()
+        self.prior.copy_(torch.where(total > 0, counts / total.clamp(min=1), self.prior))
         self.counts.zero_()
 
     def beta_at(self, epoch: int) -> float:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.core.part import Part, Predict
+from labelsieve.core.processes import summed_over_processes
 
 MAX_CLASSES = 10_000  # penalty labels are K x K: 12 bytes a cell and network, 1.2 GB at 10,000 classes
 FIXED_POINT = 2**36  # predictions are summed as int64 of this scale: 134 million samples a class fit
@@ -114,6 +115,7 @@ class CriteriaPL(Criterion):
                 f"{MAX_CLASSES:,}; use criterion ol"
             )
         self.update = one_of("update", update, ("stack", "repredict"))
+        self.needs_predictions = update == "repredict"
         self.compensate = one_of("compensate", compensate, ("off", "epoch", "iteration"))
         self.penalty = nn.Buffer(
             uniform_penalty(num_classes, networks)
@@ -151,14 +153,12 @@ class CriteriaPL(Criterion):
     def start_epoch(self, epoch: int) -> None:
         if self.update == "repredict" and epoch > 0 and not self._repredicted:
             raise ValueError("update='repredict' predicts the training set again: call method.end_epoch(predict)")
-        self._repredicted = False
-        self.roll()
 
     def end_epoch(self, predict: Predict | None) -> None:
         if self.update == "repredict" and predict is not None:
             for probs, labels, _ in predict():
                 self.stack(probs, labels, probs.isfinite().all(-1))
-            self._repredicted = True
+        self._repredicted = predict is not None
         self.roll()
 
     def tables(self) -> dict[str, Tensor]:
@@ -166,9 +166,10 @@ class CriteriaPL(Criterion):
 
     def roll(self) -> None:
         """Make the penalty labels from what was gathered; a second call changes nothing."""
-        columns = self.sums.sum(1)
+        sums = summed_over_processes(self.sums)
+        columns = sums.sum(1)
         weight = column_weight(columns) if self.compensate == "epoch" else None
-        self.penalty.copy_(penalty_labels(self.sums, otherwise=self.penalty, column_weight=weight))
+        self.penalty.copy_(penalty_labels(sums, otherwise=self.penalty, column_weight=weight))
         self.columns.copy_(torch.where(columns.sum(-1, keepdim=True) > 0, columns, self.columns))
         self.sums.zero_()
 

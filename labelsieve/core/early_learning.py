@@ -17,7 +17,7 @@ class EarlyLearning(Loss):
         super().__init__()
         if not 0 <= beta < 1:
             raise ValueError(f"beta must be in [0, 1), got {beta}")
-        self.lam, self.beta = lam, beta
+        self.num_classes, self.num_samples, self.lam, self.beta = num_classes, num_samples, lam, beta
         self.targets = nn.Buffer(torch.zeros(networks, num_samples, num_classes))
 
     def start_round(self, number: int) -> None:

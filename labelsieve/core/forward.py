@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from labelsieve.core.criteria import one_of, stack
 from labelsieve.core.losses import Loss, weighted_mean, without_dropped
 from labelsieve.core.part import Predict
+from labelsieve.core.processes import summed_over_processes
 
 
 def transition_from_stack(sums: Tensor, otherwise: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ class ForwardCorrection(Loss):
         if not 0 < quantile <= 1:
             raise ValueError(f"quantile must be in (0, 1], got {quantile}")
         self.estimate = one_of("estimate", estimate, ("stack", "patrini"))
-        self.warmup, self.quantile = warmup, quantile
+        self.num_classes, self.warmup, self.quantile = num_classes, warmup, quantile
         self.epoch, self.round = 0, 0
         self.transition = nn.Buffer(torch.eye(num_classes).repeat(networks, 1, 1))  # (N, K, K)
         self.estimated = nn.Buffer(torch.tensor(False))  # by Patrini's way
@@ -65,11 +66,13 @@ class ForwardCorrection(Loss):
     def start_epoch(self, epoch: int) -> None:
         if self.estimate == "patrini" and self.round > 0 and not bool(self.estimated):
             raise ValueError("patrini's estimate is made after the first round: call method.end_round(predict)")
-        self.roll(epoch)
         self.epoch = epoch
 
     def end_epoch(self, predict: Predict | None) -> None:
-        self.roll(self.epoch + 1)
+        """Take T from the stack if the warm-up is over by the next epoch."""
+        if self.estimate == "stack" and self.epoch + 1 >= self.warmup:
+            self.transition.copy_(transition_from_stack(summed_over_processes(self.sums), self.transition))
+        self.sums.zero_()
 
     def end_round(self, predict: Predict) -> None:
         if self.estimate == "patrini" and self.round == 0:
@@ -80,12 +83,6 @@ class ForwardCorrection(Loss):
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
         if self.estimate == "stack":
             stack(self.sums, probs, labels, valid)
-
-    def roll(self, next_epoch: int) -> None:
-        """Take T from the stack if the warm-up is over by the next epoch; a second call changes nothing."""
-        if self.estimate == "stack" and next_epoch >= self.warmup:
-            self.transition.copy_(transition_from_stack(self.sums, self.transition))
-        self.sums.zero_()
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         probs = without_dropped(logits, weight).softmax(-1)

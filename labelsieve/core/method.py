@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from labelsieve.core.losses import Loss
+from labelsieve.core.mistakes import Watch, refuse_other_labels, refuse_other_positions, refuse_other_types
 from labelsieve.core.part import Part, Predict
 from labelsieve.core.regularizers import Regularizer
 from labelsieve.core.relabel import Relabel
 from labelsieve.core.weigh import Select, Weigh
+
+NONE = -1  # no epoch is under way
 
 
 class Decision(NamedTuple):
@@ -38,9 +41,9 @@ class Step(NamedTuple):
 class Method(nn.Module):
     """A loss that knows which labels to trust. Use it where a criterion stands: `loss = method(model(x), y)`.
 
-    Call start_epoch at the top of each epoch. In eval() it measures and observes nothing. `rounds`: how often the
-    networks are trained from the start; `lr_scale`: what the learning rate is multiplied by in an epoch; `drop_last`:
-    whether an incomplete last batch is left out.
+    Call start_epoch at the top of each epoch. In eval() and under no_grad() it measures and observes nothing. `rounds`:
+    how often the networks are trained from the start; `lr_scale`: what the learning rate is multiplied by in an epoch;
+    `drop_last`: whether an incomplete last batch is left out.
     """
 
     def __init__(
@@ -64,12 +67,21 @@ class Method(nn.Module):
         self.rounds = rounds
         self.lr_scale = lr_scale or unchanged
         self.drop_last = drop_last
-        self.started = False
+        self.epoch = nn.Buffer(torch.tensor(NONE))  # the one under way
+        self.under_way: int | None = None  # the same without asking the device
+        self.watch = Watch()
+        self.register_load_state_dict_pre_hook(with_epoch)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(go_on)  # type: ignore[no-untyped-call]
 
     @property
     def needs_index(self) -> bool:
         """Whether it must be told which samples a batch holds."""
         return any(part.needs_index for part in self.parts())
+
+    @property
+    def needs_predictions(self) -> bool:
+        """Whether end_epoch must be given predictions of the whole training set."""
+        return any(part.needs_predictions for part in self.parts())
 
     def parts(self) -> Iterator[Part]:
         """All parts, those inside other parts too."""
@@ -89,14 +101,15 @@ class Method(nn.Module):
         `index`: positions of the samples in the data, for methods that remember them. `model` and `inputs`: for methods
         with a regularizer.
         """
-        if not self.started:
+        if self.under_way is None:
             raise ValueError("call method.start_epoch(epoch) at the top of each epoch, counted from 0")
-        if labels.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to wait
-            refuse_other_labels(labels, logits.shape[-1])
+        learning = self.training and torch.is_grad_enabled()
+        if not torch.compiler.is_compiling():
+            self._look_for_mistakes(logits, labels, index, learning)
         step = self.step(logits, labels, index)
-        if self.training:
+        if learning:
             self.observe(step, labels, index)
-        if self.regularizer is None or not self.training:
+        if self.regularizer is None or not learning:
             return step.loss
         if model is None or inputs is None:
             raise ValueError("this method looks at the model too: pass model= and inputs=")
@@ -148,23 +161,30 @@ class Method(nn.Module):
         """Tell every part that the networks start anew; only methods with several rounds need it."""
         for part in self.parts():
             part.start_round(number)
+        self.epoch.fill_(NONE)
 
     @torch.no_grad()
     def start_epoch(self, epoch: int) -> None:
-        """Tell every part that an epoch begins, counted from 0."""
-        self.started = True
+        """Tell every part that an epoch begins, counted from 0; to begin the one that is under way changes nothing."""
+        if epoch < 0:
+            raise ValueError(f"epochs are counted from 0, got {epoch}")
+        if int(self.epoch) not in (epoch, NONE):
+            self.end_epoch()
         for part in self.parts():
             part.start_epoch(epoch)
+        self.epoch.fill_(epoch)
+        self.under_way = epoch
 
     @torch.no_grad()
     def end_epoch(self, predict: Predict | None = None) -> None:
-        """Tell every part that an epoch is over. Only methods that predict the training set again need it.
+        """Tell every part that an epoch is over. Only methods that predict the training set again need to be told.
 
         `predict()` yields batches of probabilities in eval mode, (B, K) or (N, B, K), labels (B) and index (B), until
         every training sample was there once.
         """
         for part in self.parts():
             part.end_epoch(predict and partial(with_network_axis, predict))
+        self.epoch.fill_(NONE)
 
     @torch.no_grad()
     def end_round(self, predict: Predict) -> None:
@@ -187,19 +207,48 @@ class Method(nn.Module):
         if logits.dim() != 3 or logits.shape[:2] != (self.networks, *labels.shape):
             wanted = "(B, K)" if self.networks == 1 else f"({self.networks}, B, K)"
             raise ValueError(f"logits must be {wanted} and labels (B), got {given} and {tuple(labels.shape)}")
+        if index is not None and index.shape != labels.shape:
+            raise ValueError(
+                f"index must be (B) like the labels, got {tuple(index.shape)}, labels {tuple(labels.shape)}"
+            )
+        if logits.shape[-1] == 1:
+            raise ValueError("logits of two classes must be (B, 2), got one number a sample")
         for part in self.parts():
-            if getattr(part, "num_classes", logits.shape[-1]) != logits.shape[-1]:
+            if part.num_classes not in (0, logits.shape[-1]):
                 raise ValueError(
                     f"the method was made for {part.num_classes} classes, the logits have {logits.shape[-1]}"
                 )
         return logits
 
+    def _look_for_mistakes(self, logits: Tensor, labels: Tensor, index: Tensor | None, learning: bool) -> None:
+        """Refuse or name what a loop of one's own gets wrong; a GPU is asked nothing, since it would have to wait."""
+        refuse_other_types(logits, labels, index)
+        self._checked(logits, labels, index)
+        if labels.device.type == "cpu":
+            refuse_other_labels(labels, logits.shape[-1])
+            self.watch.logits(logits)
+            for part in self.parts():
+                if index is not None and part.num_samples:
+                    refuse_other_positions(index, part.num_samples)
+        if not self.training:
+            self.watch.in_eval(logits)
+        if learning:
+            self.watch.alone(self.needs_index)
+            self.watch.own_parameters(self, self.under_way)
+            selects = [part for part in self.parts() if isinstance(part, Select)]
+            self.watch.batch(len(labels), any(part.too_few(len(labels)) for part in selects))
 
-def refuse_other_labels(labels: Tensor, num_classes: int) -> None:
-    """Refuse labels that name no class, which torch would call an index out of bounds."""
-    wrong = labels[(labels < 0) | (labels >= num_classes)]
-    if len(wrong):
-        raise ValueError(f"labels must be from 0 to {num_classes - 1}, got {wrong[0].item()}")
+
+def go_on(method: Method, keys: object) -> None:
+    """A state that was saved within an epoch goes on within it."""
+    method.under_way = None
+    if (epoch := int(method.epoch)) != NONE:
+        method.start_epoch(epoch)
+
+
+def with_epoch(method: Method, state: dict[str, Any], prefix: str, *others: object) -> None:
+    """States that were saved before methods kept the epoch were saved between two."""
+    state.setdefault(f"{prefix}epoch", torch.tensor(NONE))
 
 
 def unchanged(epoch: int) -> float:

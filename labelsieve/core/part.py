@@ -15,6 +15,9 @@ class Part(nn.Module):
     """
 
     needs_index = False  # True: it remembers single samples
+    needs_predictions = False  # True: at the end of an epoch it wants predictions of the whole training set
+    num_samples = 0  # how many it remembers
+    num_classes = 0  # how many it was made for, where that matters
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
         """Remember a step, in place. `valid` (N, B): False where a prediction is not finite or the step was undone."""
@@ -23,10 +26,10 @@ class Part(nn.Module):
         """Forget what a restart of the networks makes void; called for every round, counted from 0."""
 
     def start_epoch(self, epoch: int) -> None:
-        """Fill the tensors that change with the epoch, counted from 0 in each round."""
+        """Fill the tensors that change with the epoch, counted from 0 in each round; a second call changes nothing."""
 
     def end_epoch(self, predict: Predict | None) -> None:
-        """Turn what the epoch gathered into what the next one uses."""
+        """Turn what the epoch gathered into what the next one uses; `predict` only where the loop can."""
 
     def end_round(self, predict: Predict) -> None:
         """Learn what only a trained network can tell, before the networks start anew."""

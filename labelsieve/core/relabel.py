@@ -52,7 +52,8 @@ class Refurbish(Relabel):
             raise ValueError(f"the history of {history} predictions must fill during the warm-up of {warmup} epochs")
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be in [0, 1], got {threshold}")
-        self.num_classes, self.warmup, self.threshold, self.clean_first = num_classes, warmup, threshold, clean_first
+        self.num_classes, self.num_samples = num_classes, num_samples
+        self.warmup, self.threshold, self.clean_first = warmup, threshold, clean_first
         dtype = smallest_integer(num_classes)
         self.history = nn.Buffer(torch.full((num_samples, history), NONE, dtype=dtype))
         self.written = nn.Buffer(torch.zeros(num_samples, dtype=torch.uint8))  # the place that is written next
@@ -107,6 +108,7 @@ class LatentClass(Relabel):
     """
 
     needs_index = True
+    needs_predictions = True
 
     def __init__(
         self, num_classes: int, num_samples: int, *, warmup: int, seed: int, prior: float, refresh: int
@@ -114,6 +116,7 @@ class LatentClass(Relabel):
         super().__init__()
         if refresh < 1 or prior <= 0:
             raise ValueError(f"refresh must be at least 1 step and prior above 0, got {refresh} and {prior}")
+        self.num_classes, self.num_samples = num_classes, num_samples
         self.warmup, self.seed, self.prior, self.refresh, self.epoch = warmup, seed, prior, refresh, 0
         self.latent = nn.Buffer(torch.full((num_samples,), NONE, dtype=smallest_integer(num_classes)))
         self.counts = nn.Buffer(torch.zeros(num_classes, num_classes, dtype=torch.int64))  # [latent, observed]

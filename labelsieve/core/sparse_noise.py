@@ -20,6 +20,7 @@ class SparseNoise(Loss):
 
     def __init__(self, num_classes: int, num_samples: int, *, lr_u: float, lr_v: float, seed: int = 0) -> None:
         super().__init__()
+        self.num_classes, self.num_samples = num_classes, num_samples
         self.lr_u, self.lr_v, self.seed = lr_u, lr_v, seed
         self.u = nn.Parameter(torch.zeros(num_samples, 1))
         self.v = nn.Parameter(torch.zeros(num_samples, num_classes))
@@ -32,7 +33,8 @@ class SparseNoise(Loss):
             variable.copy_(1e-8 * torch.randn(variable.shape, generator=random))
 
     def parameter_groups(self) -> list[dict[str, object]]:
-        return [{"params": [self.u], "lr": self.lr_u}, {"params": [self.v], "lr": self.lr_v}]
+        plain = {"momentum": 0.0, "weight_decay": 0.0}
+        return [{"params": [self.u], "lr": self.lr_u, **plain}, {"params": [self.v], "lr": self.lr_v, **plain}]
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         kept = without_dropped(logits, weight)

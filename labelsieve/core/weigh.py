@@ -12,6 +12,7 @@ from labelsieve.core.align import Align
 from labelsieve.core.criteria import Criterion, observed_confidence
 from labelsieve.core.part import Part, Predict
 
+EVENTUALLY = 10**6  # an epoch by which every ramp is over
 LARGEST_DENOMINATOR = 10**9  # of a kept share: its product with any batch size stays far inside int64
 
 
@@ -123,7 +124,7 @@ class Select(Weigh):
     def trust(self, samples: Tensor) -> None:
         """Keep these samples first, (n) bool over the training set: their labels are known to be right."""
         self.trusted = samples
-        self.needs_index = True
+        self.needs_index, self.num_samples = True, len(samples)
 
     def start_epoch(self, epoch: int) -> None:
         self.kept_share = Fraction(1) if epoch < self.warmup else self.keep(epoch)
@@ -133,6 +134,11 @@ class Select(Weigh):
     def kept(self, count: int) -> int:
         """How many of so many candidates it keeps in this epoch."""
         return max(1, math.ceil(self.kept_share * count))
+
+    def too_few(self, count: int) -> bool:
+        """Whether of so many samples none will ever be left out, although it selects."""
+        share = self.keep(EVENTUALLY)
+        return self.kept_share < 1 and share < 1 and math.ceil(share * count) == count
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         scores = self.criterion(probs if self.align is None else self.align(probs), labels)
@@ -161,6 +167,7 @@ class ActiveBias(Weigh):
 
     def __init__(self, num_samples: int, networks: int = 1, *, warmup: int = 0, smoothness: float = 0.2) -> None:
         super().__init__()
+        self.num_samples = num_samples
         self.warmup = warmup
         self.smoothness = smoothness
         self.count = nn.Buffer(torch.zeros(networks, num_samples))  # Welford's running mean and squared deviations
@@ -196,6 +203,7 @@ class Prune(Weigh):
     """Truncated GCE's pruning: every few epochs, samples whose confidence in their label is at most k are left out."""
 
     needs_index = True
+    needs_predictions = True
 
     def __init__(
         self, num_samples: int, networks: int = 1, *, k: float = 0.5, start: int = 40, every: int = 10
@@ -205,6 +213,7 @@ class Prune(Weigh):
             raise ValueError(f"k must be between 0 and 1, got {k}")
         if every < 1 or start < 0:
             raise ValueError(f"start must be at least 0 and every at least 1, got {start} and {every}")
+        self.num_samples = num_samples
         self.k, self.start, self.every = k, start, every
         self.epoch = 0
         self.kept = nn.Buffer(torch.ones(networks, num_samples, dtype=torch.bool))

@@ -84,7 +84,7 @@ def test_penalty_rows_sum_to_one_with_zero_diagonal(batch):
     probs, labels = batch
     criterion = CriteriaPL(probs.shape[-1])
     criterion.observe(probs, labels, None, ALL_VALID.expand(probs.shape[:2]))
-    criterion.start_epoch(1)
+    criterion.end_epoch(None)
     assert torch.isfinite(criterion.penalty).all() and (criterion.penalty >= 0).all()
     assert (criterion.penalty.diagonal(dim1=-2, dim2=-1) == 0).all()
     assert torch.allclose(criterion.penalty.sum(-1), torch.ones(1, probs.shape[-1]), atol=1e-6)
@@ -117,7 +117,7 @@ def test_relabelling_the_classes_relabels_the_penalty_and_keeps_the_scores(batch
     plain, renamed = CriteriaALL(classes), CriteriaALL(classes)
     for criterion, p, y in ((plain, probs, labels), (renamed, probs[..., inverse], torch.tensor(q)[labels])):
         criterion.stack(p, y, ALL_VALID.expand(p.shape[:2]))
-        criterion.start_epoch(1)
+        criterion.end_epoch(None)
     assert torch.equal(renamed.penalty[0][q][:, q], plain.penalty[0])
     assert torch.allclose(renamed(probs[..., inverse], torch.tensor(q)[labels]), plain(probs, labels), atol=1e-6)
 
@@ -140,7 +140,7 @@ def test_two_classes_are_a_degenerate_case(batch, lam):
     probs, labels = random_batch(len(batch[1]), 2, 30)
     criterion = CriteriaALL(2, lam=lam)
     criterion.stack(probs, labels, ALL_VALID.expand(probs.shape[:2]))
-    criterion.start_epoch(1)
+    criterion.end_epoch(None)
     assert torch.equal(criterion.penalty[0], torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     observed = CriteriaOL(2)(probs, labels)
     assert torch.allclose(criterion(probs, labels), (1 + lam) * observed - lam, atol=1e-5)
@@ -151,7 +151,7 @@ def test_lambda_zero_is_ol_bit_for_bit(batch):
     probs, labels = batch
     criterion = CriteriaALL(probs.shape[-1], lam=0.0)
     criterion.stack(probs, labels, ALL_VALID.expand(probs.shape[:2]))
-    criterion.start_epoch(1)
+    criterion.end_epoch(None)
     assert torch.equal(criterion(probs, labels), CriteriaOL(probs.shape[-1])(probs, labels))
 
 
@@ -160,7 +160,7 @@ def test_all_lies_between_minus_lambda_and_ol(batch, lam):
     probs, labels = batch
     criterion = CriteriaALL(probs.shape[-1], lam=lam)
     criterion.stack(probs, labels, ALL_VALID.expand(probs.shape[:2]))
-    criterion.start_epoch(1)
+    criterion.end_epoch(None)
     scores = criterion(probs, labels)
     assert (scores <= CriteriaOL(probs.shape[-1])(probs, labels)).all()
     assert (scores >= -lam - 1e-6).all()
@@ -169,12 +169,12 @@ def test_all_lies_between_minus_lambda_and_ol(batch, lam):
 def test_class_that_was_not_seen_keeps_its_row():
     criterion = CriteriaPL(3)
     criterion.stack(torch.tensor([[[0.1, 0.8, 0.1]]]), torch.tensor([0]), ALL_VALID)
-    criterion.start_epoch(1)
+    criterion.end_epoch(None)
     first = criterion.penalty.clone()
     assert torch.allclose(first[0, 0], torch.tensor([0, 8 / 9, 1 / 9]))
     assert torch.equal(first[0, 1:], uniform_penalty(3)[0, 1:])
     criterion.stack(torch.tensor([[[0.6, 0.1, 0.3]]]), torch.tensor([1]), ALL_VALID)
-    criterion.start_epoch(2)
+    criterion.end_epoch(None)
     assert torch.equal(criterion.penalty[0, 0], first[0, 0])
     assert not torch.equal(criterion.penalty[0, 1], first[0, 1])
 
@@ -184,7 +184,7 @@ def test_row_without_mass_off_its_own_class_keeps_what_it_had():
     probs = torch.tensor([[[0.0, 0.0, 200.0]]]).softmax(-1)
     criterion = CriteriaPL(3)
     criterion.stack(probs, torch.tensor([2]), ALL_VALID)
-    criterion.start_epoch(1)
+    criterion.end_epoch(None)
     assert torch.equal(criterion.penalty, uniform_penalty(3))
 
 
@@ -214,7 +214,7 @@ def test_column_weight_compensates_classes_that_are_predicted_rarely():
     for compensate in ("epoch", "iteration"):
         criterion = CriteriaPL(3, compensate=compensate)
         criterion.stack(probs, labels, ALL_VALID.expand(1, 2))
-        criterion.start_epoch(1)
+        criterion.end_epoch(None)
         row = criterion.penalty_of(torch.tensor([0]))[0, 0]
         weighted = torch.tensor([0.0, 0.3 / 0.6, 0.1 / 0.3])
         assert torch.allclose(row, weighted / weighted.sum(), atol=1e-6)
@@ -224,7 +224,7 @@ def test_column_weight_of_every_iteration_follows_the_epoch():
     probs, labels = random_batch(0, 3, 20)
     criterion = CriteriaPL(3, compensate="iteration")
     criterion.stack(probs, labels, ALL_VALID.expand(1, 20))
-    criterion.start_epoch(1)
+    criterion.end_epoch(None)
     before = criterion.penalty_of(labels).clone()
     criterion.stack(torch.tensor([[[0.01, 0.01, 0.98]]]).expand(1, 20, 3), labels, ALL_VALID.expand(1, 20))
     assert not torch.allclose(criterion.penalty_of(labels), before)
@@ -236,7 +236,7 @@ def test_any_number_of_classes(classes):
     probs, labels = random_batch(0, classes, 16)
     criterion = CriteriaALL(classes)
     criterion.stack(probs, labels, ALL_VALID.expand(1, 16))
-    criterion.start_epoch(1)
+    criterion.end_epoch(None)
     assert criterion(probs, labels).isfinite().all()
     assert torch.allclose(criterion.penalty.sum(-1), torch.ones(1, classes), atol=1e-5)
 

@@ -305,9 +305,16 @@ def test_show_reads_records_and_runs_nothing(here, monkeypatch, capsys):
     assert re.search(r"mentornet-prop +pair 40% +12.50 ± 0.29 \(3\) +12.2 ± 0.12 +\+0.30 +yes", said)
     assert re.search(r"mentornet-prop minus default +pair 40% +-6.00 +-6.00 \(1\)", said)
     assert "not run: 2 of the runs; no finished run in runs/paper or results" in said
-    assert execute([*TWO, "--show", "--seeds", "1", "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [row["ours (n)"] for row in rows] == ["18.00 (1)", "12.00 (1)"]
+
+
+def test_a_csv_has_one_number_in_each_place(here, capsys):
+    for seed, best in enumerate((12.0, 12.5, 13.0)):
+        record(here / "results" / f"prop-{seed}", replace(CELL, seed=seed), best)
+    assert execute([*TWO, "--show", "--format", "csv"]) == 0
+    default, prop = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    own, papers = ["3", "12.50", "0.29", "12.00 12.50 13.00"], ["12.2", "0.12", "0.30", "yes"]
+    assert list(prop.values()) == ["cifar10", "mentornet-prop", "pair", "0.4", *own, *papers]
+    assert list(default.values())[1:] == ["default", "pair", "0.4", "0", "", "", "", "18.4", "0.35", "", "not run"]
 
 
 def test_rounds_come_from_one_run(here, capsys):
@@ -316,10 +323,10 @@ def test_rounds_come_from_one_run(here, capsys):
     command = ["table", "3", "--show", "--methods", "selfie", "--noise", "pair", "--format", "csv"]
     assert execute(command) == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:]
-    assert [(row[1], row[3], row[4]) for row in rows] == [
-        ("selfie (round 1)", "45.00 (1)", "46.70"),
-        ("selfie (round 2)", "43.00 (1)", "43.40"),
-        ("selfie (round 3)", "40.00 (1)", "41.30"),
+    assert [(row[1], row[5], row[8]) for row in rows] == [
+        ("selfie (round 1)", "45.00", "46.70"),
+        ("selfie (round 2)", "43.00", "43.40"),
+        ("selfie (round 3)", "40.00", "41.30"),
     ]
     assert execute(["table", "3", "--show", "--seeds", "1"]) == 0
     assert "not run: 3 of the runs" in capsys.readouterr().out  # twelve cells are four runs

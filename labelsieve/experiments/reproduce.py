@@ -20,7 +20,7 @@ from labelsieve.experiments.spec import Experiment
 from labelsieve.experiments.sweep import folder_of
 from labelsieve.experiments.watch import run_all
 from labelsieve.files import write_atomically
-from labelsieve.report.beside import LEGEND, Entry, blocks, long_form, measured, paired_blocks
+from labelsieve.report.beside import LEGEND, Entry, blocks, measured, paired_blocks, plain_form
 from labelsieve.report.formats import FORMATS, Block, Document, written
 from labelsieve.report.records import read_run
 
@@ -223,7 +223,7 @@ def entries(table: Table, cells: Sequence[Cell], trials: Sequence[Trial], known:
 def document(table: Table, found: Sequence[Entry], why: dict[str, int], form: str) -> Document:
     """The table, the paired comparisons, and what is to be said about them."""
     if form == "csv":
-        return Document("", [Block("", long_form(found))], ())
+        return Document("", [Block("", plain_form(found))], ())
     shown = blocks(found, by_noise=form != "markdown")
     marks = any("difference" in row for block in shown for row in block.rows)
     notes = ["ours: mean ± standard error over n seeds", *([LEGEND] if marks else []), *table.notes]

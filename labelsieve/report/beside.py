@@ -109,6 +109,31 @@ def long_form(entries: Sequence[Entry]) -> Rows:
     return [header, *([e.data, e.method, e.column, ours(e), papers(e), difference(e), within(e)] for e in entries)]
 
 
+def plain_form(entries: Sequence[Entry]) -> Rows:
+    """A line per cell with one number in each place, for other programs."""
+    header = ["data", "method", "noise", "rate", "n", "mean", "standard error", "trials"]
+    return [
+        [*header, "paper", "paper's standard error", "difference", "within two standard errors"],
+        *([*own_numbers(e), *papers_numbers(e), difference(e).removeprefix("+"), verdict(e)] for e in entries),
+    ]
+
+
+def own_numbers(entry: Entry) -> list[str]:
+    mean, error = mean_and_error(list(entry.errors.values())) if entry.errors else (math.nan, math.nan)
+    numbers = ["" if math.isnan(number) else f"{number:.2f}" for number in (mean, error)]
+    trials = " ".join(f"{entry.errors[seed]:.2f}" for seed in sorted(entry.errors))
+    return [entry.data, entry.method, entry.noise or "", f"{entry.rate:g}", str(len(entry.errors)), *numbers, trials]
+
+
+def verdict(entry: Entry) -> str:
+    return within(entry) if entry.errors else NOT_RUN
+
+
+def papers_numbers(entry: Entry) -> list[str]:
+    error, spread = entry.published or (None, None)
+    return ["" if error is None else f"{error:.{entry.digits}f}", "" if spread is None else f"{spread:.2f}"]
+
+
 def wide_form(entries: Sequence[Entry]) -> Rows:
     """Three lines per method, a column per noise."""
     columns = list(dict.fromkeys(entry.column for entry in entries))

@@ -9,8 +9,6 @@ import os
 import re
 import shlex
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
 import labelsieve
 from labelsieve import options
-from labelsieve.errors import InputError, LabelsieveError, nearest
+from labelsieve.errors import InputError, LabelsieveError, nearest, unexpected
 from labelsieve.options import Data, File, Number, Text, Whole, own_default
 
 P = ParamSpec("P")
@@ -508,9 +506,7 @@ def execute(argv: Sequence[str]) -> int:
     except MemoryError:
         return fail("out of memory: use a smaller --batch or less data", 4)
     except Exception as error:
-        with tempfile.NamedTemporaryFile("w", prefix="labelsieve-", suffix=".log", delete=False) as log:
-            traceback.print_exc(file=log)
-        return fail(f"a bug in labelsieve ({type(error).__name__}); please report it with {log.name}", 1)
+        return fail(unexpected(error), 1)
     return 0
 
 

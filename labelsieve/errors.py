@@ -1,7 +1,13 @@
 """What can go wrong that is not a bug, and how a program should end then."""
 
 import difflib
+import sysconfig
+import tempfile
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+NOT_ONES_OWN = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
 
 
 class LabelsieveError(Exception):
@@ -41,3 +47,20 @@ def nearest(name: str, names: Iterable[str]) -> str:
     known = sorted(names)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+
+
+def unexpected(error: Exception) -> str:
+    """An error that nobody foresaw, told in a line and kept in a file; it may be one of a person's own code."""
+    with tempfile.NamedTemporaryFile("w", prefix="labelsieve-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
+    if place := own_code(error):
+        said = f": {error}" if str(error) else ""
+        return f"{place} raised {type(error).__name__}{said}; the whole traceback is in {log.name}"
+    return f"a bug in labelsieve ({type(error).__name__}); please report it with {log.name}"
+
+
+def own_code(error: Exception) -> str | None:
+    """The last line of a person's own code on the way to an error, as file:line."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_file()]
+    own = [f for f in frames if not f.filename.startswith(NOT_ONES_OWN)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else None

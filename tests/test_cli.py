@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -422,18 +423,41 @@ def test_bench_measures_and_writes(tmp_path, capsys):
 
 
 def test_a_bug_is_one_line_and_a_log(monkeypatch, capsys):
-    def broken(*_, **__):
-        raise ZeroDivisionError("oops")
-
     import labelsieve.experiments.compare
 
-    monkeypatch.setattr(labelsieve.experiments.compare, "compare", broken)
+    monkeypatch.setattr(labelsieve.experiments.compare, "compare", None)
     assert execute(["demo"]) == 1
     error = capsys.readouterr().err
-    assert "a bug in labelsieve (ZeroDivisionError)" in error and error.count("\n") == 1
+    assert "a bug in labelsieve (TypeError)" in error and error.count("\n") == 1
     log = Path(error.split()[-1])
-    assert "oops" in log.read_text()
+    assert "'NoneType' object is not callable" in log.read_text()
     log.unlink()
+
+
+def test_an_error_in_ones_own_network_is_not_called_a_bug_of_ours(tmp_path, monkeypatch, capsys):
+    code = """
+    from torch import nn
+
+
+    class Mine(nn.Module):
+        def __init__(self, shape, num_classes):
+            super().__init__()
+            self.linear = nn.Linear(shape[0] * shape[1] * shape[2], num_classes)
+
+        def forward(self, x):
+            if len(x) > 10:
+                raise KeyError("colour")
+            return self.linear(x.flatten(1))
+    """
+    (tmp_path / "mine_raises.py").write_text(textwrap.dedent(code))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["train", "--model", "mine_raises:Mine", "--noise-rate", "0.1", "--epochs", "1", "--warmup", "0"]
+    assert execute([*command, "--device", "cpu", "--out", "run"]) == 1
+    error = capsys.readouterr().err
+    assert f"{tmp_path}/mine_raises.py:12 raised KeyError: 'colour'; the whole traceback is in " in error
+    assert error.count("\n") == 1
+    Path(error.split()[-1]).unlink()
 
 
 def test_help_imports_nothing_heavy():

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import torch
 
-from labelsieve.errors import LabelsieveError, Stopped
+from labelsieve.errors import LabelsieveError, Stopped, unexpected
 from labelsieve.experiments.prepare import Prepared, first_batch, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import Experiment
-from labelsieve.experiments.sweep import unexpected
 from labelsieve.train.evaluate import predictions
 from labelsieve.train.learner import Learner
 from labelsieve.train.signals import StopFlag

@@ -3,17 +3,15 @@
 import multiprocessing
 import os
 import signal
-import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from labelsieve.errors import LabelsieveError
+from labelsieve.errors import LabelsieveError, unexpected
 from labelsieve.experiments.spec import Experiment
 
 _ended: Event | None = None  # of a worker: set when no further run may begin
@@ -118,13 +116,6 @@ def _run_one(experiment: Experiment, root: Path) -> str | None:
     except Exception as error:
         return unexpected(error)
     return None
-
-
-def unexpected(error: Exception) -> str:
-    """A bug in one run, told in a line and kept in a file, so that the others go on."""
-    with tempfile.NamedTemporaryFile("w", prefix="labelsieve-", suffix=".log", delete=False) as log:
-        traceback.print_exception(error, file=log)
-    return f"a bug in labelsieve ({type(error).__name__}); please report it with {log.name}"
 
 
 def _start_worker(ended: Event) -> None:

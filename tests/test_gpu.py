@@ -55,8 +55,19 @@ def past_the_warm_up(name, options, labels, index):
     return method
 
 
-def test_a_step_never_waits_for_the_host():
+@contextmanager
+def never_waiting():
     """CUDA itself raises at the first synchronisation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it calls itself a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_step_never_waits_for_the_host():
     x, y, index = batch()
     for name, options in EVERY:
         for precision in ("fp32", "bf16"):
@@ -69,15 +80,42 @@ def test_a_step_never_waits_for_the_host():
             meters = Meters(method.networks, 10, x.device)
             learner.step(x, y, index)
             torch.cuda.synchronize()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it calls itself a prototype
-                torch.cuda.set_sync_debug_mode("error")
-            try:
+            with never_waiting():
                 for _ in range(3):
                     meters.add(learner.step(x, y, index), y, y)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
             assert meters.read(clean_known=True).first_bad_step is None, name
+
+
+def test_a_loop_of_ones_own_never_waits_either():
+    logits, y, index = torch.randn(128, 10, device="cuda"), *batch()[1:]
+    for name in ("mentornet", "mentornet-prop", "sl-prop", "elr", "f-correction", "cores"):
+        method = past_the_warm_up(name, {}, y, index)
+        method(logits.requires_grad_(), y, index).backward()
+        torch.cuda.synchronize()
+        with never_waiting():
+            for _ in range(3):
+                method(logits, y, index).backward()
+
+
+def test_trusted_samples_come_first_on_the_gpu_too():
+    random = torch.Generator().manual_seed(0)
+    logits, y, index = (
+        torch.randn(128, 10, generator=random),
+        torch.randint(10, (128,), generator=random),
+        torch.arange(128),
+    )
+    trusted = torch.rand(128, generator=random) < 0.2
+    here = make("mentornet-prop", Problem(10, 0.4, 0))
+    here.weigh[0].trust(trusted)
+    there = copy.deepcopy(here).cuda()
+    there.start_epoch(0)
+    here.start_epoch(0)
+    gpu = (logits.cuda(), y.cuda(), index.cuda())
+    there(*gpu)
+    torch.cuda.synchronize()
+    with never_waiting():
+        kept = there.step(*gpu).decision.weight
+    assert torch.equal(kept.cpu(), here.step(logits, y, index).decision.weight) and kept[0, trusted.cuda()].all()
 
 
 def test_penalty_labels_and_selection_agree_with_the_cpu():

@@ -103,10 +103,12 @@ class Method(nn.Module):
         """
         if self.under_way is None:
             raise ValueError("call method.start_epoch(epoch) at the top of each epoch, counted from 0")
+        refuse_other_types(logits, labels, index)
+        checked = self._checked(logits, labels, index)
         learning = self.training and torch.is_grad_enabled()
         if not torch.compiler.is_compiling():
             self._look_for_mistakes(logits, labels, index, learning)
-        step = self.step(logits, labels, index)
+        step = self._step(checked, labels, index)
         if learning:
             self.observe(step, labels, index)
         if self.regularizer is None or not learning:
@@ -118,8 +120,10 @@ class Method(nn.Module):
 
     def step(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Step:
         """Decide and measure; a loop that may undo a step calls observe after it."""
-        logits = self._checked(logits, labels, index).float()
-        labels = labels.long()
+        return self._step(self._checked(logits, labels, index), labels, index)
+
+    def _step(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Step:
+        logits, labels = logits.float(), labels.long()  # (N, B, K), (B)
         with torch.no_grad():
             probs = logits.softmax(-1)
             decision = self.decide(probs, labels, index)
@@ -222,21 +226,22 @@ class Method(nn.Module):
 
     def _look_for_mistakes(self, logits: Tensor, labels: Tensor, index: Tensor | None, learning: bool) -> None:
         """Refuse or name what a loop of one's own gets wrong; a GPU is asked nothing, since it would have to wait."""
-        refuse_other_types(logits, labels, index)
-        self._checked(logits, labels, index)
+        parts = list(self.parts())
         if labels.device.type == "cpu":
             refuse_other_labels(labels, logits.shape[-1])
-            self.watch.logits(logits)
-            for part in self.parts():
-                if index is not None and part.num_samples:
-                    refuse_other_positions(index, part.num_samples)
+            if index is not None and (counts := {part.num_samples for part in parts if part.num_samples}):
+                refuse_other_positions(index, min(counts))
         if not self.training:
             self.watch.in_eval(logits)
-        if learning:
-            self.watch.alone(self.needs_index)
-            self.watch.own_parameters(self, self.under_way)
-            selects = [part for part in self.parts() if isinstance(part, Select)]
-            self.watch.batch(len(labels), any(part.too_few(len(labels)) for part in selects))
+        if not learning:
+            return
+        selects = [part for part in parts if isinstance(part, Select)]
+        self.watch.batch(len(labels), any(part.too_few(len(labels)) for part in selects))
+        if self.watch.begins(self.under_way):
+            self.watch.own_parameters(self)
+            self.watch.processes(self.needs_index)
+            if labels.device.type == "cpu":
+                self.watch.logits(logits)
 
 
 def go_on(method: Method, keys: object) -> None:

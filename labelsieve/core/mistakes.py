@@ -66,10 +66,13 @@ class Watch:
                 "that nothing is left out; use larger ones (accumulated gradients do not help)",
             )
 
-    def own_parameters(self, method: nn.Module, epoch: int | None) -> None:
+    def begins(self, epoch: int | None) -> bool:
+        """Whether this is the first batch of an epoch: what takes longer to look at is looked at then."""
+        before, self.epoch = self.epoch, epoch
+        return before != epoch
+
+    def own_parameters(self, method: nn.Module) -> None:
         """Parameters of the method that no optimizer has changed in a whole epoch."""
-        if epoch == self.epoch:
-            return
         versions = [parameter._version for parameter in method.parameters()]
         if versions and versions == self.versions:
             self.say(
@@ -77,18 +80,18 @@ class Watch:
                 "no optimizer changes the method's own parameters: give it method.parameter_groups() "
                 "(torch.optim.SGD takes them as they are)",
             )
-        self.epoch, self.versions = epoch, versions
+        self.versions = versions
 
     def logits(self, logits: Tensor) -> None:
-        if "probabilities" not in self.said and look_like_probabilities(logits.detach()):
+        if look_like_probabilities(logits.detach()):
             self.say("probabilities", "logits look like probabilities: leave the softmax out of the model")
 
     def in_eval(self, logits: Tensor) -> None:
         if logits.requires_grad:
             self.say("eval", "the method is in eval() and observes nothing: call method.train() before training")
 
-    def alone(self, remembers_samples: bool) -> None:
-        """Whether other processes train beside this one."""
+    def processes(self, remembers_samples: bool) -> None:
+        """Other processes may train beside this one."""
         if remembers_samples and processes() > 1:
             self.say(
                 "processes",

@@ -13,6 +13,7 @@ from torch import nn
 import labelsieve
 from labelsieve import METHODS, Problem, make
 from labelsieve.core.method import unchanged
+from labelsieve.core.processes import summed_over_processes
 
 PAGE = (Path(__file__).parents[1] / "docs" / "own_loop.md").read_text(encoding="utf-8")
 BLOBS = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)) * 3
@@ -160,7 +161,8 @@ def test_own_parameters_that_no_optimizer_has_are_named():
         for epoch in range(3):
             method.start_epoch(epoch)
             logits, labels = batch()
-            method(weights(logits), labels, torch.arange(12)).backward()
+            for _ in range(2):  # gradients are accumulated
+                method(weights(logits), labels, torch.arange(12)).backward()
             optimizer.step()
 
     forgetful = begun("sop")
@@ -252,7 +254,7 @@ def test_a_problem_says_what_is_wrong_with_it(wrong, message):
 
 
 def one_of_two(rank, folder, name):
-    """A process that sees every second batch; it leaves its tables and what it was told."""
+    """A process that sees every second batch; it leaves its state and what it was told."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     method = begun(name, warmup=1)
     with warnings.catch_warnings(record=True) as found:
@@ -260,11 +262,16 @@ def one_of_two(rank, folder, name):
         for seed in (rank, rank + 2):
             method(*batch(seed=seed), torch.arange(12))
     method.start_epoch(1)
-    torch.save((method.tables(), [str(each.message) for each in found]), f"{folder}/{rank}.pt")
+    mine = torch.tensor([rank + 1])
+    assert (summed_over_processes(mine), mine) == (3, rank + 1)
+    torch.save((method.state_dict(), [str(each.message) for each in found]), f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize(("name", "table"), [("mentornet-prop", "penalty"), ("f-correction", "transition")])
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("mentornet-prop", "weigh.0.criterion.penalty"), ("f-correction", "loss.transition"), ("cores", "loss.prior")],
+)
 def test_processes_make_their_tables_of_what_all_of_them_saw(name, table, tmp_path):
     torch.multiprocessing.spawn(one_of_two, (str(tmp_path), name), nprocs=2)
     alone = begun(name, warmup=1)
@@ -272,8 +279,9 @@ def test_processes_make_their_tables_of_what_all_of_them_saw(name, table, tmp_pa
         alone(*batch(seed=seed), torch.arange(12))
     alone.start_epoch(1)
     for rank in range(2):
-        tables, told = torch.load(tmp_path / f"{rank}.pt")
-        assert torch.equal(tables[table], alone.tables()[table]) and not told
+        state, told = torch.load(tmp_path / f"{rank}.pt")
+        assert torch.equal(state[table], alone.state_dict()[table]) and not told
+        assert not torch.equal(state[table], begun(name).state_dict()[table])
 
 
 def test_what_remembers_samples_says_that_processes_are_on_their_own(tmp_path):
@@ -281,6 +289,19 @@ def test_what_remembers_samples_says_that_processes_are_on_their_own(tmp_path):
     for rank in range(2):
         (told,) = torch.load(tmp_path / f"{rank}.pt")[1]
         assert told.startswith("this method remembers single samples, and each process only those that it saw itself")
+
+
+def test_a_position_that_no_trusted_sample_has_is_refused():
+    method = begun()
+    method.weigh[0].trust(torch.ones(10, dtype=torch.bool))
+    with pytest.raises(ValueError, match=re.escape("from 0 to 9 (num_samples is 10), got 10")):
+        method(*batch(12), torch.arange(12))
+
+
+def test_a_round_begins_between_two_epochs():
+    method = begun()
+    method.start_round(1)
+    assert method.epoch == -1
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -23,7 +23,7 @@ from labelsieve.data.arrays import image_tensor
 from labelsieve.data.resident import Labelled
 from labelsieve.devices import best_device, usable_device
 from labelsieve.errors import InputError
-from labelsieve.methods import Problem, make
+from labelsieve.methods import METHODS, Problem, keywords, make
 from labelsieve.models import Maker, make_model, suitable
 from labelsieve.models.networks import Networks, make_networks, put_on, spare
 from labelsieve.train import Result, Training, fit
@@ -32,17 +32,18 @@ from labelsieve.train.signals import StopFlag
 
 Array = np.ndarray[Any, Any]
 FOLDS = 5  # plain trainings that look for the noise rate
-SHORT = 1 / 3  # of the epochs: how long each of them is, and the warm-up where none is given
+THIRD = 1 / 3  # of the epochs: how long each of them is, and the warm-up where none is given
+GUARDS = {"align": True, "floor": 0.5}  # against classes that are given up, where a method has these options
 MOST_SEEDS = np.iinfo(np.int32).max
 
 
 class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A network that learns from partly wrong labels: rows of numbers (n, features), or uint8 images (n, h, w[, c]).
 
-    `noise_rate`: the share of labels believed wrong; "auto" finds it with five short plain trainings. `model`: a name of
-    labelsieve.models, or a callable (shape, num_classes) -> nn.Module. `warmup`: epochs before samples are selected, a
-    third of all if None. `criterion` and `options`: those of the method, such as {"lam": 0.5}. `device`: as torch names
-    it, or "auto".
+    `noise_rate`: the share of labels believed wrong; "auto" finds it with five short plain trainings. `model`: a name
+    of labelsieve.models, or a callable (shape, num_classes) -> nn.Module. `warmup`: epochs before samples are selected,
+    a third of all if None. `criterion` and `options`: those of the method, such as {"lam": 0.5}; methods that have them
+    get align=True and floor=0.5. `device`: as torch names it, or "auto".
 
     After fit: classes_, noise_rate_, penalty_ (K, K) or None, label_quality_ (n), n_iter_, network_.
     """
@@ -56,7 +57,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: int = 60,
         warmup: int | None = None,
         batch_size: int = 64,
-        lr: float = 0.1,
+        lr: float = 0.05,
         weight_decay: float = 5e-4,
         criterion: str | None = None,
         options: Mapping[str, Any] | None = None,
@@ -150,8 +151,11 @@ def labelled(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Labelle
     """Samples as training wants them: images as they are, rows standardised."""
     if (X.ndim == 2) != (scaler is not None):
         raise InputError("one of fit and predict was given rows (n, features), the other images (n, height, width)")
-    images = image_tensor(X, "X") if scaler is None else torch.from_numpy(scaler.transform(X)).float()
-    return Labelled(images, torch.from_numpy(numbers), [str(number) for number in range(num_classes)])
+    if scaler is None:
+        inputs = image_tensor(np.require(X, requirements="W"), "X")  # torch warns of what cannot be written to
+    else:
+        inputs = torch.from_numpy(scaler.transform(X)).float()
+    return Labelled(inputs, torch.from_numpy(numbers), [str(number) for number in range(num_classes)])
 
 
 def trainer_of(settings: SieveClassifier, train: Labelled) -> Trainer:
@@ -172,13 +176,16 @@ def trainer_of(settings: SieveClassifier, train: Labelled) -> Trainer:
 
 
 def method_of(settings: SieveClassifier, train: Labelled, training: Training, noise_rate: float) -> Method:
+    """The method for these samples; options that nobody named are the guards, then the method's own."""
     warmup = short(training.epochs) if settings.warmup is None else settings.warmup
     problem = Problem(train.num_classes, noise_rate, warmup, len(train), training.seed)
-    return make(settings.method, problem, settings.criterion, **dict(settings.options or {}))
+    guards = {name: value for name, value in GUARDS.items() if name in keywords(METHODS.get(settings.method))}
+    return make(settings.method, problem, settings.criterion, **{**guards, **(settings.options or {})})
 
 
 def short(epochs: int) -> int:
-    return max(1, round(SHORT * epochs))
+    """A third of the epochs."""
+    return max(1, round(THIRD * epochs))
 
 
 def out_of_fold(trainer: Trainer, train: Labelled) -> Array:
@@ -188,7 +195,7 @@ def out_of_fold(trainer: Trainer, train: Labelled) -> Array:
     numbers = train.labels.numpy()
     refuse_small_classes(numbers)
     probs = np.empty((len(train), train.num_classes))
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=training.seed % MOST_SEEDS)
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=training.seed)
     for kept, held in folds.split(numbers, numbers):
         network, _ = plain.train(make("default", Problem(train.num_classes, 0.0)), train.at(torch.from_numpy(kept)))
         probs[held] = probabilities(network, train.at(torch.from_numpy(held)), trainer.device)
@@ -216,19 +223,28 @@ def device_of(name: str) -> torch.device:
 
 def refuse_settings(settings: SieveClassifier) -> None:
     """Refuse numbers out of range and what is of another type, in one line each."""
+    check_scalar(settings.method, "method", str)
+    check_scalar(settings.device, "device", str)
+    if settings.criterion is not None:
+        check_scalar(settings.criterion, "criterion", str)
     check_scalar(settings.epochs, "epochs", Integral, min_val=1)
     check_scalar(settings.batch_size, "batch_size", Integral, min_val=2)
     check_scalar(settings.lr, "lr", Real, min_val=0, include_boundaries="neither")
     check_scalar(settings.weight_decay, "weight_decay", Real, min_val=0)
     if settings.warmup is not None:
         check_scalar(settings.warmup, "warmup", Integral, min_val=0)
-    rate = settings.noise_rate
-    if rate != "auto" and not (isinstance(rate, Real) and 0 <= rate < 1):
-        raise InputError(f'noise_rate is the share of wrong labels, from 0 to below 1, or "auto"; got {rate!r}')
+    if settings.noise_rate != "auto" and not is_share(settings.noise_rate):
+        got = f"got {settings.noise_rate!r}"
+        raise InputError(f'noise_rate is the share of wrong labels, from 0 to below 1, or "auto"; {got}')
     if settings.options is not None and not isinstance(settings.options, Mapping):
         raise InputError(f'options is a dict such as {{"lam": 0.5}}, got {settings.options!r}')
     if not isinstance(settings.model, str) and not callable(settings.model):
         raise InputError(f"model is a name or a callable (shape, num_classes) -> nn.Module, got {settings.model!r}")
+
+
+def is_share(rate: object) -> bool:
+    """Whether it is a number from 0 to below 1."""
+    return isinstance(rate, Real) and 0 <= float(rate) < 1
 
 
 def refuse_one_class(classes: Array) -> None:

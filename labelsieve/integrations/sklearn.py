@@ -91,7 +91,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method = partial(method_of, self, train, trainer.training)
         method(0.0)  # whatever can be refused is refused before anything is trained
         probs = None
-        if self.noise_rate == "auto":
+        if is_auto(self.noise_rate):
             probs = out_of_fold(trainer, train)
             self.noise_rate_ = estimate_noise(numbers, probs).rate.estimate
         else:
@@ -233,13 +233,17 @@ def refuse_settings(settings: SieveClassifier) -> None:
     check_scalar(settings.weight_decay, "weight_decay", Real, min_val=0)
     if settings.warmup is not None:
         check_scalar(settings.warmup, "warmup", Integral, min_val=0)
-    if settings.noise_rate != "auto" and not is_share(settings.noise_rate):
+    if not is_auto(settings.noise_rate) and not is_share(settings.noise_rate):
         got = f"got {settings.noise_rate!r}"
         raise InputError(f'noise_rate is the share of wrong labels, from 0 to below 1, or "auto"; {got}')
     if settings.options is not None and not isinstance(settings.options, Mapping):
         raise InputError(f'options is a dict such as {{"lam": 0.5}}, got {settings.options!r}')
     if not isinstance(settings.model, str) and not callable(settings.model):
         raise InputError(f"model is a name or a callable (shape, num_classes) -> nn.Module, got {settings.model!r}")
+
+
+def is_auto(rate: object) -> bool:
+    return isinstance(rate, str) and rate == "auto"
 
 
 def is_share(rate: object) -> bool:
@@ -249,7 +253,7 @@ def is_share(rate: object) -> bool:
 
 def refuse_one_class(classes: Array) -> None:
     if len(classes) < 2:
-        raise InputError(f"SieveClassifier needs at least two classes, y has one class alone: {classes[0]!r}")
+        raise InputError(f"SieveClassifier needs at least two classes, y has one class alone: {classes.tolist()[0]!r}")
 
 
 def refuse_small_classes(numbers: Array) -> None:
@@ -264,9 +268,13 @@ def refuse_small_classes(numbers: Array) -> None:
 def refuse_network(make_one: Callable[[], nn.Module], train: Labelled) -> None:
     """Try the network on one sample, so that none fails after it was trained."""
     first = train.at(torch.zeros(1, dtype=torch.int64))
+    network = spare(make_one)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"model must give an nn.Module, it gave {network!r}")
     try:
-        found = probabilities(spare(make_one), first, torch.device("cpu")).shape
+        found = probabilities(network, first, torch.device("cpu")).shape
     except (RuntimeError, TypeError, IndexError) as error:
-        raise InputError(f"the model cannot take samples of shape {train.shape}: {error}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"the model cannot take samples of shape {train.shape}: {reason}") from error
     if found != (1, train.num_classes):
         raise InputError(f"the model must give {train.num_classes} numbers for a sample, its output was {found}")

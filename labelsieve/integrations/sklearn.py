@@ -1,7 +1,8 @@
 """SieveClassifier: labelsieve's methods as a classifier of scikit-learn."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -87,27 +88,29 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.scaler_ = StandardScaler().fit(X) if X.ndim == 2 else None
         train = labelled(X, self.scaler_, numbers, len(self.classes_))
         self.sample_shape_ = train.shape
+        with threads(torch.get_num_threads() if self.scaler_ is None else 1):  # more do not pay for rows
+            self._learn(train)
+        return self
+
+    def _learn(self, train: Labelled) -> None:
+        """Find the noise rate, if need be, then train."""
         trainer = trainer_of(self, train)
         method = partial(method_of, self, train, trainer.training)
         method(0.0)  # whatever can be refused is refused before anything is trained
-        probs = None
-        if is_auto(self.noise_rate):
-            probs = out_of_fold(trainer, train)
-            self.noise_rate_ = estimate_noise(numbers, probs).rate.estimate
-        else:
-            self.noise_rate_ = float(self.noise_rate)
+        probs = out_of_fold(trainer, train) if is_auto(self.noise_rate) else None
+        labels = train.labels.numpy()
+        self.noise_rate_ = float(self.noise_rate) if probs is None else estimate_noise(labels, probs).rate.estimate
         self.network_, result = trainer.train(method(self.noise_rate_), train)
         self.n_iter_ = len(result.rows)
         penalty = result.chosen.tables.get("penalty")  # (N, K, K)
         self.penalty_ = None if penalty is None else penalty[0].cpu().numpy()
         if probs is None:
             probs = probabilities(self.network_, train, trainer.device)
-        self.label_quality_ = label_quality(numbers, probs)
-        return self
+        self.label_quality_ = label_quality(labels, probs)
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (n, K), in the order of classes_."""
-        check_is_fitted(self)
+        check_is_fitted(self, "network_")
         X = validate_data(self, X, allow_nd=True, reset=False)
         samples = labelled(X, self.scaler_, np.zeros(len(X), np.int64), len(self.classes_))
         if samples.shape != self.sample_shape_:
@@ -118,6 +121,17 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The likeliest class of each sample."""
         likeliest = self.predict_proba(X).argmax(1)
         return self.classes_[likeliest]  # type: ignore[no-any-return]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many CPU threads for a while: sums come out differently when they are split differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def test_searches_and_cross_validation():
 
 
 def test_it_finds_the_rate_and_beats_plain_training():
-    """In the record plain training errs on 19 to 26% under this noise and this on 4 to 6%: 5 points are a safe bound."""
+    """In the record plain training errs on 19 to 26% and this on 4 to 6% with such labels: 5 points are safe."""
     X, labels, clean, X_test, y_test = noisy_digits(0.4)
     plain = SieveClassifier(method="default", noise_rate=0.4, random_state=0).fit(X, labels)
     model = SieveClassifier(random_state=0).fit(X, labels)

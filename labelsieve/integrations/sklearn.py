@@ -1,0 +1,294 @@
+"""SieveClassifier: labelsieve's methods as a classifier of scikit-learn."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from labelsieve.audit import estimate_noise, label_quality
+from labelsieve.core.method import Method
+from labelsieve.data.arrays import image_tensor
+from labelsieve.data.resident import Labelled
+from labelsieve.devices import best_device, usable_device
+from labelsieve.errors import InputError
+from labelsieve.methods import METHODS, Problem, keywords, make
+from labelsieve.models import Maker, make_model, suitable
+from labelsieve.models.networks import Networks, make_networks, put_on, spare
+from labelsieve.train import Result, Training, fit
+from labelsieve.train.evaluate import batch_of
+from labelsieve.train.signals import StopFlag
+
+Array = np.ndarray[Any, Any]
+FOLDS = 5  # plain trainings that look for the noise rate
+THIRD = 1 / 3  # of the epochs: how long each of them is, and the warm-up where none is given
+GUARDS = {"align": True, "floor": 0.5}  # against classes that are given up, where a method has these options
+MOST_SEEDS = np.iinfo(np.int32).max
+
+
+class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A network that learns from partly wrong labels: rows of numbers (n, features), or uint8 images (n, h, w[, c]).
+
+    `noise_rate`: the share of labels believed wrong; "auto" finds it with five short plain trainings. `model`: a name
+    of labelsieve.models, or a callable (shape, num_classes) -> nn.Module. `warmup`: epochs before samples are selected,
+    a third of all if None. `criterion` and `options`: those of the method, such as {"lam": 0.5}; methods that have them
+    get align=True and floor=0.5. `device`: as torch names it, or "auto".
+
+    After fit: classes_, noise_rate_, penalty_ (K, K) or None, label_quality_ (n), n_iter_, network_.
+    """
+
+    def __init__(
+        self,
+        *,
+        method: str = "mentornet-prop",
+        noise_rate: float | str = "auto",
+        model: str | Maker = "auto",
+        epochs: int = 60,
+        warmup: int | None = None,
+        batch_size: int = 64,
+        lr: float = 0.05,
+        weight_decay: float = 5e-4,
+        criterion: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.method = method
+        self.noise_rate = noise_rate
+        self.model = model
+        self.epochs = epochs
+        self.warmup = warmup
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.criterion = criterion
+        self.options = options
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> "SieveClassifier":
+        """Train on samples X with labels y, of which some may be wrong."""
+        refuse_settings(self)
+        X, y = validate_data(self, X, y, allow_nd=True)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        refuse_one_class(self.classes_)
+        self.scaler_ = StandardScaler().fit(X) if X.ndim == 2 else None
+        train = labelled(X, self.scaler_, numbers, len(self.classes_))
+        self.sample_shape_ = train.shape
+        with threads(torch.get_num_threads() if self.scaler_ is None else 1):  # more do not pay for rows
+            self._learn(train)
+        return self
+
+    def _learn(self, train: Labelled) -> None:
+        """Find the noise rate, if need be, then train."""
+        trainer = trainer_of(self, train)
+        method = partial(method_of, self, train, trainer.training)
+        method(0.0)  # whatever can be refused is refused before anything is trained
+        probs = out_of_fold(trainer, train) if is_auto(self.noise_rate) else None
+        labels = train.labels.numpy()
+        self.noise_rate_ = float(self.noise_rate) if probs is None else estimate_noise(labels, probs).rate.estimate
+        self.network_, result = trainer.train(method(self.noise_rate_), train)
+        self.n_iter_ = len(result.rows)
+        penalty = result.chosen.tables.get("penalty")  # (N, K, K)
+        self.penalty_ = None if penalty is None else penalty[0].cpu().numpy()
+        if probs is None:
+            probs = probabilities(self.network_, train, trainer.device)
+        self.label_quality_ = label_quality(labels, probs)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities (n, K), in the order of classes_."""
+        check_is_fitted(self, "network_")
+        X = validate_data(self, X, allow_nd=True, reset=False)
+        samples = labelled(X, self.scaler_, np.zeros(len(X), np.int64), len(self.classes_))
+        if samples.shape != self.sample_shape_:
+            raise InputError(f"fitted to samples of shape {self.sample_shape_}, these are {samples.shape}")
+        return probabilities(self.network_, samples, device_of(self.device))
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest class of each sample."""
+        likeliest = self.predict_proba(X).argmax(1)
+        return self.classes_[likeliest]  # type: ignore[no-any-return]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many CPU threads for a while: sums come out differently when they are split differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What all trainings of a fit have in common."""
+
+    make_one: Callable[[], nn.Module]
+    training: Training
+    device: torch.device
+
+    def train(self, method: Method, samples: Labelled) -> tuple[nn.Module, Result]:
+        """The first network of the last round, on the CPU, as `labelsieve train` delivers it."""
+        result = fit(
+            partial(self._networks, method.networks),
+            method,
+            samples.to(self.device),
+            training=self.training,
+            stop=StopFlag(),  # it is not entered: Ctrl-C stays a KeyboardInterrupt
+        )
+        network = spare(self.make_one)
+        weights = result.chosen.networks.items()
+        network.load_state_dict({name.removeprefix("0."): t for name, t in weights if name.startswith("0.")})
+        return network.eval(), result
+
+    def _networks(self, count: int, number: int) -> Networks:
+        networks = make_networks(self.make_one, count, self.training.seed, number)
+        return put_on(networks, self.device, self.training.precision)
+
+
+def labelled(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Labelled:
+    """Samples as training wants them: images as they are, rows standardised."""
+    if (X.ndim == 2) != (scaler is not None):
+        raise InputError("one of fit and predict was given rows (n, features), the other images (n, height, width)")
+    if scaler is None:
+        inputs = image_tensor(np.require(X, requirements="W"), "X")  # torch warns of what cannot be written to
+    else:
+        inputs = torch.from_numpy(scaler.transform(X)).float()
+    return Labelled(inputs, torch.from_numpy(numbers), [str(number) for number in range(num_classes)])
+
+
+def trainer_of(settings: SieveClassifier, train: Labelled) -> Trainer:
+    """The trainer for these settings; refuses a network that does not fit the samples."""
+    device = device_of(settings.device)
+    name = suitable(train.shape, device) if settings.model == "auto" else settings.model
+    maker = partial(make_model, name) if isinstance(name, str) else name
+    make_one = partial(maker, train.shape, train.num_classes)
+    refuse_network(make_one, train)
+    training = Training(
+        epochs=settings.epochs,
+        batch=settings.batch_size,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        seed=int(check_random_state(settings.random_state).randint(MOST_SEEDS)),
+    )
+    return Trainer(make_one, training, device)
+
+
+def method_of(settings: SieveClassifier, train: Labelled, training: Training, noise_rate: float) -> Method:
+    """The method for these samples; options that nobody named are the guards, then the method's own."""
+    warmup = short(training.epochs) if settings.warmup is None else settings.warmup
+    problem = Problem(train.num_classes, noise_rate, warmup, len(train), training.seed)
+    guards = {name: value for name, value in GUARDS.items() if name in keywords(METHODS.get(settings.method))}
+    return make(settings.method, problem, settings.criterion, **{**guards, **(settings.options or {})})
+
+
+def short(epochs: int) -> int:
+    """A third of the epochs."""
+    return max(1, round(THIRD * epochs))
+
+
+def out_of_fold(trainer: Trainer, train: Labelled) -> Array:
+    """Probabilities (n, K) of each sample by a short plain training that has not seen it."""
+    training = replace(trainer.training, epochs=short(trainer.training.epochs))
+    plain = replace(trainer, training=training)
+    numbers = train.labels.numpy()
+    refuse_small_classes(numbers)
+    probs = np.empty((len(train), train.num_classes))
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=training.seed)
+    for kept, held in folds.split(numbers, numbers):
+        network, _ = plain.train(make("default", Problem(train.num_classes, 0.0)), train.at(torch.from_numpy(kept)))
+        probs[held] = probabilities(network, train.at(torch.from_numpy(held)), trainer.device)
+    return probs
+
+
+@torch.no_grad()
+def probabilities(network: nn.Module, samples: Labelled, device: torch.device) -> Array:
+    """Probabilities (n, K); of rows in double precision, where nothing hangs on what else is in a batch."""
+    rows = len(samples.shape) == 1
+    network = copy.deepcopy(network).eval()
+    network = network.double() if rows else network.to(device)
+    parts = []
+    for index in torch.arange(len(samples)).split(batch_of(samples)):
+        inputs = samples.inputs(index)
+        logits = network(inputs.double() if rows else inputs.to(device))
+        parts.append(logits.double().softmax(-1).cpu())
+    probs: Array = torch.cat(parts).numpy()
+    return probs
+
+
+def device_of(name: str) -> torch.device:
+    return usable_device(best_device() if name == "auto" else name)
+
+
+def refuse_settings(settings: SieveClassifier) -> None:
+    """Refuse numbers out of range and what is of another type, in one line each."""
+    check_scalar(settings.method, "method", str)
+    check_scalar(settings.device, "device", str)
+    if settings.criterion is not None:
+        check_scalar(settings.criterion, "criterion", str)
+    check_scalar(settings.epochs, "epochs", Integral, min_val=1)
+    check_scalar(settings.batch_size, "batch_size", Integral, min_val=2)
+    check_scalar(settings.lr, "lr", Real, min_val=0, include_boundaries="neither")
+    check_scalar(settings.weight_decay, "weight_decay", Real, min_val=0)
+    if settings.warmup is not None:
+        check_scalar(settings.warmup, "warmup", Integral, min_val=0)
+    if not is_auto(settings.noise_rate) and not is_share(settings.noise_rate):
+        got = f"got {settings.noise_rate!r}"
+        raise InputError(f'noise_rate is the share of wrong labels, from 0 to below 1, or "auto"; {got}')
+    if settings.options is not None and not isinstance(settings.options, Mapping):
+        raise InputError(f'options is a dict such as {{"lam": 0.5}}, got {settings.options!r}')
+    if not isinstance(settings.model, str) and not callable(settings.model):
+        raise InputError(f"model is a name or a callable (shape, num_classes) -> nn.Module, got {settings.model!r}")
+
+
+def is_auto(rate: object) -> bool:
+    return isinstance(rate, str) and rate == "auto"
+
+
+def is_share(rate: object) -> bool:
+    """Whether it is a number from 0 to below 1."""
+    return isinstance(rate, Real) and 0 <= float(rate) < 1
+
+
+def refuse_one_class(classes: Array) -> None:
+    if len(classes) < 2:
+        raise InputError(f"SieveClassifier needs at least two classes, y has one class alone: {classes.tolist()[0]!r}")
+
+
+def refuse_small_classes(numbers: Array) -> None:
+    fewest = np.bincount(numbers).min()
+    if fewest < FOLDS:
+        raise InputError(
+            f'noise_rate="auto" needs at least {FOLDS} samples of each class, the smallest has {fewest}; '
+            "say how many labels are wrong, such as noise_rate=0.2"
+        )
+
+
+def refuse_network(make_one: Callable[[], nn.Module], train: Labelled) -> None:
+    """Try the network on one sample, so that none fails after it was trained."""
+    first = train.at(torch.zeros(1, dtype=torch.int64))
+    network = spare(make_one)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"model must give an nn.Module, it gave {network!r}")
+    try:
+        found = probabilities(network, first, torch.device("cpu")).shape
+    except (RuntimeError, TypeError, IndexError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"the model cannot take samples of shape {train.shape}: {reason}") from error
+    if found != (1, train.num_classes):
+        raise InputError(f"the model must give {train.num_classes} numbers for a sample, its output was {found}")

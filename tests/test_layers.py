@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "review": {"errors", "cells", "files", "report"},
     "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", "audit", ""}
     | LEAVES,
+    "integrations": {"core", "methods", "data", "models", "train", "audit"} | LEAVES,
     "options": set(),
     "cli": {"experiments", "review", "options", "errors", ""},
 }
@@ -43,6 +44,7 @@ MAY_USE = {
     "progress": {"rich"},
     "audit": {"numpy", "PIL", "pyarrow"},
     "experiments": {"torch", "numpy", "rich", "ray"},
+    "integrations": {"torch", "numpy", "sklearn", "lightning", "transformers"},
     "cli": {"tyro"},
     "options": {"tyro"},
     "devices": {"torch"},

@@ -25,7 +25,7 @@ pytestmark = [
     )
 ]
 PAGE = (Path(__file__).parents[1] / "docs" / "lightning.md").read_text(encoding="utf-8")
-CENTRES = 0.9 * torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+CENTRES = 1.5 * torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
 COUNT, BATCH = 384, 32
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -70,7 +70,7 @@ class Batches:
 class Classifier(LightningModule):
     """A small network for each that the method wants; the method is a part of it or not."""
 
-    def __init__(self, method, inside=True, lr=0.1, width=64):
+    def __init__(self, method, inside=True, lr=0.02, width=64):
         super().__init__()
         self.nets = nn.ModuleList(
             nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 4)) for _ in range(method.networks)
@@ -155,9 +155,8 @@ class SaveAt(Callback):
 
 
 def test_the_method_is_clearly_better_than_plain_training():
-    plain, robust = (error(trained(name, 30, 4)[0]) for name in ("default", "mentornet-prop"))
-    print(plain, robust)
-    assert robust < plain - 0.08
+    plain, robust = (error(trained(name, 20, 5)[0]) for name in ("default", "mentornet-prop"))
+    assert robust < plain - 0.15
 
 
 CASES = [("mentornet-prop", ()), ("selfie", {"rounds": 1}), ("sop", ()), ("cores", ()), ("co-teaching", {"ramp": 2})]
@@ -401,5 +400,5 @@ def test_the_example_of_the_page_runs():
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     space = {}
     exec(code, space)
-    assert space["trainer"].callback_metrics["labelsieve/kept_share"] == pytest.approx(0.6)
+    assert space["trainer"].callback_metrics["labelsieve/kept_share"] == pytest.approx(0.8)
     assert len(PAGE.splitlines()) <= 50

@@ -396,6 +396,38 @@ def test_the_training_set_is_predicted_again_in_eval_mode():
     assert method.tables()["transition"].isfinite().all()
 
 
+class Tables(Callback):
+    """Leaves the tables of each process."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_train_end(self, trainer, module):
+        torch.save(module.method.tables()["penalty"], self.folder / f"{trainer.global_rank}.pt")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_processes_make_their_tables_of_what_all_of_them_saw(inside, tmp_path):
+    """Without learning, two processes that see every second sample end as one that sees all."""
+
+    def fit(folder, size, **settings):
+        folder.mkdir()
+        lightning.seed_everything(0, verbose=False)
+        module = Classifier(method_of("mentornet-prop", 1), inside, lr=0.0)
+        trainer = trainer_of(
+            module.method, 2, [Tables(folder)], num_sanity_val_steps=0, limit_val_batches=0, **settings
+        )
+        x, y, _ = clouds()
+        trainer.fit(module, DataLoader(TensorDataset(x, y, torch.arange(COUNT)), size), held_out())
+
+    fit(tmp_path / "one", 2 * BATCH)
+    fit(tmp_path / "two", BATCH, strategy="ddp_fork", devices=2)
+    alone = torch.load(tmp_path / "one" / "0.pt")
+    assert alone.any()
+    for rank in range(2):
+        assert torch.equal(torch.load(tmp_path / "two" / f"{rank}.pt"), alone)
+
+
 def test_the_example_of_the_page_runs():
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     space = {}

@@ -22,6 +22,8 @@ from labelsieve.integrations.checks import (
 )
 from labelsieve.integrations.rates import ScaledRates
 
+NOT_SHARED = "_ddp_params_and_buffers_to_ignore"  # what DistributedDataParallel looks for in a module
+
 
 class SieveCallback(Callback):  # type: ignore[misc]
     """Tells a method of epochs, devices and checkpoints: `Trainer(callbacks=[SieveCallback(method)])`.
@@ -35,6 +37,11 @@ class SieveCallback(Callback):  # type: ignore[misc]
         self.predict = predict
         self.rates = ScaledRates(lambda: method.lr_scale(method.under_way or 0))
         self.hooks: list[RemovableHandle] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """DistributedDataParallel would give every process the memory of the first one at each step."""
+        others = getattr(pl_module, NOT_SHARED, ())
+        setattr(pl_module, NOT_SHARED, sorted({*others, *buffer_names(pl_module, self.method)}))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.method.to(pl_module.device)
@@ -106,6 +113,12 @@ class SieveCallback(Callback):  # type: ignore[misc]
             self.method.end_epoch(self.predict)
 
 
+def buffer_names(module: nn.Module, method: Method) -> list[str]:
+    """The method's buffers, as a module calls them that it is a part of; none where it is not."""
+    own = {id(buffer) for buffer in method.buffers()}
+    return [name for name, buffer in module.named_buffers() if id(buffer) in own]
+
+
 @contextmanager
 def in_eval(module: nn.Module) -> Iterator[None]:
     """All of a module in eval mode, and each part of it back in its own mode afterwards."""
@@ -120,11 +133,11 @@ def in_eval(module: nn.Module) -> Iterator[None]:
 
 def epochs(trainer: Trainer) -> float:
     """How many epochs are trained at most, by max_epochs and max_steps; infinite where nobody can know."""
-    limit: float = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
+    limit = math.inf if trainer.max_epochs in (None, -1) else int(trainer.max_epochs)
     if trainer.max_steps == -1 or math.isinf(trainer.num_training_batches):
         return limit
     steps = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
-    return min(limit, math.ceil(trainer.max_steps / max(1, steps)))
+    return min(limit, math.ceil(int(trainer.max_steps) / max(1, steps)))
 
 
 def only_whole_batches(loader: Any) -> bool:

@@ -136,7 +136,7 @@ def epochs(trainer: Trainer) -> float:
     limit = math.inf if trainer.max_epochs in (None, -1) else int(trainer.max_epochs)
     if trainer.max_steps == -1 or math.isinf(trainer.num_training_batches):
         return limit
-    steps = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+    steps: int = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
     return min(limit, math.ceil(int(trainer.max_steps) / max(1, steps)))
 
 

@@ -263,6 +263,15 @@ def test_other_trainings_that_are_refused(tmp_path):
         trainer_of(tmp_path, method_of("elr"), data_collator=only_tokens).train()
 
 
+def test_scaled_gradients_are_refused_where_the_method_has_parameters(tmp_path):
+    args = arguments(tmp_path)
+    args.fp16 = True  # not refused by torch alone, as it would be where there is no GPU
+    message = "the method's own parameters are not learnt from scaled gradients: use bf16 instead of fp16"
+    with pytest.raises(ValueError, match=message):
+        adapter.refuse_other_arguments(method_of("sop"), args)
+    adapter.refuse_other_arguments(method_of(), args)
+
+
 class Bare(torch.nn.Module):
     def forward(self, input_ids, labels=None):
         return (torch.zeros(len(input_ids), 4),)

@@ -44,7 +44,7 @@ MAY_USE = {
     "progress": {"rich"},
     "audit": {"numpy", "PIL", "pyarrow"},
     "experiments": {"torch", "numpy", "rich", "ray"},
-    "integrations": {"torch", "numpy", "sklearn"},
+    "integrations": {"torch", "numpy", "sklearn", "lightning", "transformers"},
     "cli": {"tyro"},
     "options": {"tyro"},
     "devices": {"torch"},

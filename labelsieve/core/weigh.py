@@ -136,9 +136,9 @@ class Select(Weigh):
         return max(1, math.ceil(self.kept_share * count))
 
     def too_few(self, count: int) -> bool:
-        """Whether of so many samples none will ever be left out, although it selects."""
+        """Whether of so many samples none will ever be left out, although some should be."""
         share = self.keep(EVENTUALLY)
-        return self.kept_share < 1 and share < 1 and math.ceil(share * count) == count
+        return share < 1 and math.ceil(share * count) == count
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         scores = self.criterion(probs if self.align is None else self.align(probs), labels)

@@ -1,0 +1,83 @@
+"""What would silently go wrong in a training, refused in one line before it begins."""
+
+from collections.abc import Iterable
+
+import torch
+from torch.optim import Optimizer
+
+from labelsieve.core.method import Method
+from labelsieve.core.weigh import Select
+from labelsieve.errors import InputError
+
+
+def selecting(method: Method) -> list[Select]:
+    """The parts that select."""
+    return [part for part in method.parts() if isinstance(part, Select)]
+
+
+def warmup(method: Method) -> int:
+    """The epochs before the last of its parts begins its work."""
+    begin = [getattr(part, "warmup", getattr(part, "start", 0)) for part in method.parts()]
+    return max(begin, default=0)
+
+
+def refuse_long_warmup(method: Method, epochs: float) -> None:
+    """Refuse a training that ends before the method begins."""
+    if 0 < epochs <= (first := warmup(method)):
+        raise InputError(
+            f"the warm-up of {first} epochs is not shorter than the training of {epochs}: nothing would ever be "
+            "selected or corrected; make the method with a smaller Problem(warmup=...)"
+        )
+
+
+def refuse_rounds(method: Method) -> None:
+    """Refuse methods that train their networks several times: an adapter trains once."""
+    if method.rounds > 1:
+        raise InputError(
+            f"this method trains the network {method.rounds} times from the start: make it with rounds=1, "
+            "or use `labelsieve train`"
+        )
+
+
+def refuse_small_batches(method: Method, size: int) -> None:
+    """Refuse batches of which no selecting will ever leave anything out."""
+    if any(part.too_few(size) for part in selecting(method)):
+        raise InputError(
+            f"batches of {size} are too small at this noise rate: the kept share, rounded up, is all of them, so "
+            "that nothing would ever be left out; use larger ones (accumulated gradients do not help)"
+        )
+
+
+def refuse_unlearnt(method: Method, optimizers: Iterable[Optimizer]) -> None:
+    """Refuse optimizers that do not learn the method's own parameters as they are meant to be learnt."""
+    own = set(method.parameters())
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            inside = own.intersection(group["params"])
+            if inside and not isinstance(optimizer, torch.optim.SGD):
+                raise InputError(
+                    "the method's own parameters are learnt by plain gradient descent: give method.parameter_groups() "
+                    f"to torch.optim.SGD, not to {type(optimizer).__name__}"
+                )
+            if inside == set(group["params"]):
+                own -= inside
+    if own:
+        raise InputError(
+            "no optimizer has the method's own parameters in groups of their own: give it method.parameter_groups() "
+            "beside the parameters of the network"
+        )
+
+
+def refuse_incomplete_batches(method: Method, drop_last: bool) -> None:
+    """Refuse an incomplete last batch where the method cannot learn from one."""
+    if method.drop_last and not drop_last:
+        raise InputError(
+            "this method learns from whole batches only: the data loader must leave an incomplete last one out "
+            "(drop_last=True; dataloader_drop_last=True in TrainingArguments)"
+        )
+
+
+def kept_share(method: Method) -> float | None:
+    """The share of each batch that is kept in this epoch, without asking the device; None where nothing selects."""
+    shares = [float(part.kept_share) for part in selecting(method)]
+    return min(shares) if shares else None

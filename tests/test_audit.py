@@ -105,6 +105,13 @@ def test_the_posterior_finds_more_than_the_confidence_on_pair_noise_and_as_much_
     assert score["posterior"] > score["ol"] + 0.02 if kind is pair else score["posterior"] > score["ol"] - 0.01
 
 
+def test_tensors_are_taken_as_arrays_are():
+    torch = pytest.importorskip("torch")
+    labels, probs, _ = noisy(lambda k: pair(k, 0.4), sure=1.5)
+    found = estimate_noise(torch.from_numpy(labels), torch.from_numpy(probs))
+    assert found.rate == estimate_noise(labels, probs).rate
+
+
 @given(st.integers(2, 12), st.integers(1, 60), st.integers(0, 10**6))
 def test_any_probabilities_give_qualities_from_0_to_1(classes, count, seed):
     random = np.random.default_rng(seed)

@@ -160,10 +160,11 @@ def test_a_resumed_training_ends_in_the_same_bits(name, options, tmp_path):
     trained("epochs", save_strategy="epoch")
     places = [f"steps/checkpoint-{6 * k}" for k in (1, 2, 3)] + [f"epochs/checkpoint-{STEPS}"]
     for place in places:  # within the first epoch, before and after the first one's end, within the second
-        resumed_weights, resumed_memory = trained("resumed", resume=str(tmp_path / place))
+        resumed_weights, resumed_memory = trained("resumed", resume=tmp_path / place)
         assert same(weights, resumed_weights) and same(memory, resumed_memory), place
-    resumed_weights, _ = trained("epochs", resume=True)
-    assert same(weights, resumed_weights)
+    for resume in (True, str(tmp_path / places[0])):
+        resumed_weights, _ = trained("epochs", resume=resume)
+        assert same(weights, resumed_weights)
 
 
 def test_a_checkpoint_without_the_method_is_refused(tmp_path):
@@ -205,12 +206,6 @@ REFUSED = [
     ),
     (
         {},
-        {"per_device_train_batch_size": 2},
-        "batches of 2 are too small at this noise rate: the kept share, rounded up, is all of them, so that nothing "
-        "would ever be left out; use larger ones (accumulated gradients do not help)",
-    ),
-    (
-        {},
         {"label_names": ["start", "end"]},
         "a method learns from one label a sample, args.label_names are ['start', 'end']",
     ),
@@ -246,6 +241,36 @@ def test_a_warm_up_as_long_as_the_training_is_refused(limit, tmp_path):
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         trainer_of(tmp_path, method_of(warmup=2), **limit).train()
+
+
+def test_small_batches_and_a_training_that_ends_in_the_warm_up_are_named(tmp_path):
+    with pytest.warns(UserWarning, match="batches of 2 are too small at this noise rate"):
+        trainer_of(tmp_path, method_of(warmup=0), per_device_train_batch_size=2, max_steps=4).train()
+    with pytest.warns(UserWarning, match="the training ended in the warm-up, in epoch 0 of 1"):
+        trainer_of(tmp_path, train_dataset=Stream(), max_steps=5).train()  # nobody knows how long its epochs are
+
+
+def test_a_second_training_says_that_the_method_remembers_the_first(tmp_path):
+    trainer = trainer_of(tmp_path, method_of("sop"))
+    trainer.train()
+    with pytest.warns(UserWarning, match="epoch 0 after epoch 2: a method belongs to one training and remembers it"):
+        trainer.train()
+    assert trainer.method.under_way == 2
+
+
+def test_other_tasks_and_inputs_are_refused(tmp_path):
+    model = network()
+    model.config.problem_type = "multi_label_classification"
+    with pytest.raises(ValueError, match="one class a sample: the model's problem_type is multi_label_classification"):
+        trainer_of(tmp_path, model=model)
+    with pytest.raises(ValueError, match=r"method must be one that labelsieve.make\(name, problem\) gives, got str"):
+        trainer_of(tmp_path, method="mentornet-prop")
+
+    def without_labels(some):
+        return {"input_ids": torch.stack([each["input_ids"] for each in some])}
+
+    with pytest.raises(ValueError, match="the inputs have no 'labels', only input_ids: give whole numbers under that"):
+        trainer_of(tmp_path, data_collator=without_labels).train()
 
 
 def test_other_trainings_that_are_refused(tmp_path):
@@ -385,13 +410,6 @@ def test_the_learning_rate_is_scaled_and_its_scheduler_undisturbed(tmp_path):
     assert rates.used[STEPS:] == pytest.approx([0.01 * rate for rate in falling[STEPS:-1]])
 
 
-def test_a_second_training_begins_anew(tmp_path):
-    trainer = trainer_of(tmp_path, method_of("sop"))
-    trainer.train()
-    trainer.train()
-    assert trainer.method.under_way == 2
-
-
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator is found")
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -399,4 +417,3 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     space = {}
     exec(code, space)
     assert space["method"].weigh[0].kept_share == pytest.approx(0.8)
-    assert len(PAGE.splitlines()) <= 50

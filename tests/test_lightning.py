@@ -247,7 +247,9 @@ class Stop(Callback):
 
 
 def test_a_training_without_an_end_is_trusted():
-    assert trained(warmup=25, epochs=-1, callbacks=[Stop()])[1].current_epoch == 3
+    assert trained(warmup=2, epochs=-1, callbacks=[Stop()])[1].current_epoch == 3
+    with pytest.warns(UserWarning, match="the training ended in the warm-up, in epoch 2 of 25, both counted from 0"):
+        trained(warmup=25, epochs=-1, callbacks=[Stop()])
 
 
 class Forgetful(Classifier):
@@ -433,4 +435,8 @@ def test_the_example_of_the_page_runs():
     space = {}
     exec(code, space)
     assert space["trainer"].callback_metrics["labelsieve/kept_share"] == pytest.approx(0.8)
-    assert len(PAGE.splitlines()) <= 50
+
+
+def test_what_is_no_method_is_refused():
+    with pytest.raises(ValueError, match=r"method must be one that labelsieve.make.* gives, got Linear"):
+        SieveCallback(torch.nn.Linear(2, 2))

@@ -313,6 +313,43 @@ def test_numbers_of_numpy_are_numbers():
 def test_epochs_are_counted_from_0():
     with pytest.raises(ValueError, match="counted from 0, got -1"):
         begun(epoch=-1)
+    with pytest.raises(TypeError, match="float"):
+        begun(epoch=2.5)
+
+
+def test_a_second_training_with_the_same_method_is_named():
+    method = begun()
+    assert not said(lambda: [method.start_epoch(epoch) for epoch in (1, 1, 2, 4)])
+    assert said(lambda: [method.start_epoch(epoch) for epoch in (0, 1, 0)]) == [
+        "epoch 0 after epoch 4: a method belongs to one training and remembers it; make a new one for another, or call "
+        "method.start_round(number) where the same training begins anew"
+    ]
+    again = begun(epoch=3)
+    again.start_round(1)
+    assert not said(lambda: again.start_epoch(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_can_be_a_part_of_a_model_in_half_precision(name, dtype):
+    method = make(name, Problem(3, 0.3, warmup=1, num_samples=20)).to(dtype)
+    own = torch.optim.SGD(method.parameter_groups() or [nn.Parameter(torch.zeros(1))], lr=0.1)
+    logits, labels = batch()
+
+    def predict():
+        probs = logits.softmax(-1)
+        yield probs.expand(method.networks, -1, -1), labels, torch.arange(12)
+        yield probs[:8].expand(method.networks, -1, -1), labels[:8], torch.arange(12, 20)
+
+    for epoch in range(3):
+        method.start_epoch(epoch)
+        given = logits.to(dtype).expand(method.networks, -1, -1).clone().requires_grad_()
+        if method.regularizer is None:
+            loss = method(given, labels, torch.arange(12))
+            loss.backward()
+            assert loss.isfinite() and given.grad.isfinite().all()
+            own.step()
+        method.end_epoch(predict)
 
 
 def test_an_unknown_name_says_how_methods_are_made():

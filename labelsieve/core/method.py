@@ -1,5 +1,6 @@
 """Method: weigh the samples of a batch, relabel them, then learn from those that count."""
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -166,12 +167,14 @@ class Method(nn.Module):
         for part in self.parts():
             part.start_round(number)
         self.epoch.fill_(NONE)
+        self.under_way = None
 
     @torch.no_grad()
     def start_epoch(self, epoch: int) -> None:
         """Tell every part that an epoch begins, counted from 0; to begin the one that is under way changes nothing."""
-        if epoch < 0:
+        if operator.index(epoch) < 0:
             raise ValueError(f"epochs are counted from 0, got {epoch}")
+        self.watch.order(self.under_way, epoch)
         if int(self.epoch) not in (epoch, NONE):
             self.end_epoch()
         for part in self.parts():

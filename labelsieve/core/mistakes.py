@@ -6,6 +6,10 @@ from torch import Tensor, nn
 
 from labelsieve.core.processes import processes
 
+TOO_SMALL = (
+    "batches of {size} are too small at this noise rate: the kept share, rounded up, is all of them, so that nothing "
+    "is left out; use larger ones (accumulated gradients do not help)"
+)
 SMALL_IN_A_ROW = 3  # a single small batch is the last of its epoch
 
 
@@ -60,10 +64,15 @@ class Watch:
         """A batch, and whether it is too small for the selecting to leave anything out."""
         self.small = self.small + 1 if too_small else 0
         if self.small >= SMALL_IN_A_ROW:
+            self.say("small", TOO_SMALL.format(size=size))
+
+    def order(self, before: int | None, epoch: int) -> None:
+        """Epochs of one training come one after the other."""
+        if before is not None and epoch < before:
             self.say(
-                "small",
-                f"batches of {size} are too small at this noise rate: the kept share, rounded up, is all of them, so "
-                "that nothing is left out; use larger ones (accumulated gradients do not help)",
+                "order",
+                f"epoch {epoch} after epoch {before}: a method belongs to one training and remembers it; make a new "
+                "one for another, or call method.start_round(number) where the same training begins anew",
             )
 
     def begins(self, epoch: int | None) -> bool:

@@ -196,7 +196,7 @@ class ActiveBias(Weigh):
         mean = before + (confidence - before) / count
         squares = self.squares[:, index] + (confidence - before) * (confidence - mean)
         for memory, now in ((self.count, count), (self.mean, mean), (self.squares, squares)):
-            memory[:, index] = torch.where(valid, now, memory[:, index])
+            memory[:, index] = torch.where(valid, now, memory[:, index]).to(memory.dtype)  # a model's, as a part of it
 
 
 class Prune(Weigh):

@@ -1,5 +1,6 @@
 """What would silently go wrong in a training, refused in one line before it begins."""
 
+import warnings
 from collections.abc import Iterable
 
 import torch
@@ -30,21 +31,27 @@ def refuse_long_warmup(method: Method, epochs: float) -> None:
         )
 
 
+def say_if_it_never_began(method: Method) -> None:
+    """Say that a training has ended before the method did anything, which nobody could know before."""
+    if method.under_way is not None and method.under_way < warmup(method):
+        warnings.warn(
+            f"the training ended in the warm-up, in epoch {method.under_way} of {warmup(method)}, both counted from 0: "
+            "nothing was ever selected or corrected",
+            stacklevel=2,
+        )
+
+
+def refuse_no_method(method: object) -> None:
+    if not isinstance(method, Method):
+        raise InputError(f"method must be one that labelsieve.make(name, problem) gives, got {type(method).__name__}")
+
+
 def refuse_rounds(method: Method) -> None:
     """Refuse methods that train their networks several times: an adapter trains once."""
     if method.rounds > 1:
         raise InputError(
             f"this method trains the network {method.rounds} times from the start: make it with rounds=1, "
             "or use `labelsieve train`"
-        )
-
-
-def refuse_small_batches(method: Method, size: int) -> None:
-    """Refuse batches of which no selecting will ever leave anything out."""
-    if any(part.too_few(size) for part in selecting(method)):
-        raise InputError(
-            f"batches of {size} are too small at this noise rate: the kept share, rounded up, is all of them, so "
-            "that nothing would ever be left out; use larger ones (accumulated gradients do not help)"
         )
 
 

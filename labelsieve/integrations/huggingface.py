@@ -1,6 +1,7 @@
 """Hugging Face: a Trainer whose loss is a method."""
 
 from collections.abc import Mapping
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from labelsieve.errors import InputError
 from labelsieve.integrations.checks import (
     refuse_incomplete_batches,
     refuse_long_warmup,
+    refuse_no_method,
     refuse_rounds,
-    refuse_small_batches,
+    say_if_it_never_began,
 )
 from labelsieve.integrations.indexed import INDEX, indexed
 from labelsieve.integrations.rates import ScaledRates
@@ -29,8 +31,10 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
     """A Trainer that learns by a method: `SieveTrainer(model=..., args=..., train_dataset=..., method=method)`."""
 
     def __init__(self, *args: Any, method: Method, **kwargs: Any) -> None:
+        refuse_no_method(method)
         super().__init__(*args, **kwargs)
         refuse_other_methods(method)
+        refuse_other_tasks(self.model)
         refuse_other_arguments(method, self.args)
         refuse_other_losses(method, self.compute_loss_func, self.optimizer)
         self.method = method
@@ -40,13 +44,14 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
             self.train_dataset: Any = indexed(self.train_dataset, method)
         self.add_callback(Epochs(method))
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None, trial: Any = None, **kwargs: Any) -> Any:
         """Train, or go on from a checkpoint of a SieveTrainer."""
         if trial is not None:
             raise InputError("the method would remember earlier trials: make a SieveTrainer for each of them")
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
-        if isinstance(resume_from_checkpoint, str):
+        if isinstance(resume_from_checkpoint, str | PathLike):
+            resume_from_checkpoint = fspath(resume_from_checkpoint)
             self.method.load_state_dict(saved_state(Path(resume_from_checkpoint)))
         self.method.to(self.args.device).train()
         return super().train(resume_from_checkpoint, **kwargs)
@@ -56,7 +61,7 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
     ) -> Any:
         """The method's loss while training, plain cross-entropy in evaluation."""
         inputs = dict(inputs)
-        labels, index = inputs.pop(self.label_names[0]), inputs.pop(INDEX, None)
+        labels, index = labels_among(inputs, self.label_names[0]), inputs.pop(INDEX, None)
         outputs = model(**inputs)
         logits = logits_of(outputs)
         if not model.training:
@@ -100,6 +105,9 @@ class Epochs(TrainerCallback):  # type: ignore[misc]
     def on_epoch_end(self, *others: Any, **named: Any) -> None:
         self.method.end_epoch()
 
+    def on_train_end(self, *others: Any, **named: Any) -> None:
+        say_if_it_never_began(self.method)
+
     def on_pre_optimizer_step(self, *others: Any, optimizer: Optimizer, **named: Any) -> None:
         self.rates.apply(optimizer)
 
@@ -115,6 +123,17 @@ def label_name(names: list[str] | None) -> str:
     if names is not None and len(names) != 1:
         raise InputError(f"a method learns from one label a sample, args.label_names are {names}")
     return names[0] if names else "labels"
+
+
+def labels_among(inputs: dict[str, Any], name: str) -> Tensor:
+    """The labels, taken out of the inputs."""
+    if name not in inputs:
+        raise InputError(
+            f"the inputs have no {name!r}, only {', '.join(sorted(inputs.keys() - {INDEX}))}: give whole numbers under "
+            "that name, or name another column with TrainingArguments(label_names=[...])"
+        )
+    labels: Tensor = inputs.pop(name)
+    return labels
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -147,6 +166,13 @@ def refuse_other_methods(method: Method) -> None:
         )
 
 
+def refuse_other_tasks(model: Any) -> None:
+    """Refuse models that do not choose one class."""
+    task = getattr(getattr(model, "config", None), "problem_type", None)
+    if task not in (None, "single_label_classification"):
+        raise InputError(f"a method is for one class a sample: the model's problem_type is {task}")
+
+
 def refuse_other_arguments(method: Method, args: Any) -> None:
     """Refuse training arguments that would silently do something else."""
     if args.label_smoothing_factor:
@@ -155,7 +181,6 @@ def refuse_other_arguments(method: Method, args: Any) -> None:
         raise InputError("the method would remember attempts with larger batches: auto_find_batch_size must be False")
     if args.fp16 and method.parameter_groups():
         raise InputError("the method's own parameters are not learnt from scaled gradients: use bf16 instead of fp16")
-    refuse_small_batches(method, args.train_batch_size)
     refuse_incomplete_batches(method, args.dataloader_drop_last)
 
 

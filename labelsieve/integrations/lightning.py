@@ -17,8 +17,10 @@ from labelsieve.integrations.checks import (
     kept_share,
     refuse_incomplete_batches,
     refuse_long_warmup,
+    refuse_no_method,
     refuse_rounds,
     refuse_unlearnt,
+    say_if_it_never_began,
 )
 from labelsieve.integrations.rates import ScaledRates
 
@@ -33,6 +35,7 @@ class SieveCallback(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, method: Method, predict: Predict | None = None) -> None:
+        refuse_no_method(method)
         self.method = method
         self.predict = predict
         self.rates = ScaledRates(lambda: method.lr_scale(method.under_way or 0))
@@ -81,13 +84,13 @@ class SieveCallback(Callback):  # type: ignore[misc]
         self._end(pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks.clear()
+        self._remove_hooks()
+        if not trainer.fast_dev_run:
+            say_if_it_never_began(self.method)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.rates.put_back()
-        self.on_train_end(trainer, pl_module)
+        self._remove_hooks()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on with a method that remembers nothing of what the network has learnt."""
@@ -102,6 +105,11 @@ class SieveCallback(Callback):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.method.load_state_dict(state_dict)
+
+    def _remove_hooks(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks.clear()
 
     def _begin(self, epoch: int, module: nn.Module) -> None:
         if int(self.method.epoch) not in (epoch, NONE):  # the checkpoint was saved just before the epoch's end

@@ -1,6 +1,8 @@
 """SieveClassifier: labelsieve's methods as a classifier of scikit-learn."""
 
 import copy
+import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,10 +22,12 @@ from torch import nn
 
 from labelsieve.audit import estimate_noise, label_quality
 from labelsieve.core.method import Method
+from labelsieve.core.mistakes import TOO_SMALL
 from labelsieve.data.arrays import image_tensor
 from labelsieve.data.resident import Labelled
 from labelsieve.devices import best_device, usable_device
-from labelsieve.errors import InputError
+from labelsieve.errors import Diverged, InputError
+from labelsieve.integrations.checks import refuse_long_warmup, selecting
 from labelsieve.methods import METHODS, Problem, keywords, make
 from labelsieve.models import Maker, make_model, suitable
 from labelsieve.models.networks import Networks, make_networks, put_on, spare
@@ -83,29 +87,30 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         refuse_settings(self)
         X, y = validate_data(self, X, y, allow_nd=True)
         check_classification_targets(y)
-        self.classes_, numbers = np.unique(y, return_inverse=True)
-        refuse_one_class(self.classes_)
-        self.scaler_ = StandardScaler().fit(X) if X.ndim == 2 else None
-        train = labelled(X, self.scaler_, numbers, len(self.classes_))
-        self.sample_shape_ = train.shape
-        with threads(torch.get_num_threads() if self.scaler_ is None else 1):  # more do not pay for rows
+        classes, numbers = np.unique(y, return_inverse=True)
+        refuse_one_class(classes)
+        scaler = scaler_of(X) if X.ndim == 2 else None
+        train = labelled(X, scaler, numbers, len(classes))
+        with threads(torch.get_num_threads() if scaler is None else 1):  # more do not pay for rows
             self._learn(train)
+        self.classes_, self.scaler_, self.sample_shape_ = classes, scaler, train.shape  # nothing failed
         return self
 
     def _learn(self, train: Labelled) -> None:
         """Find the noise rate, if need be, then train."""
         trainer = trainer_of(self, train)
         method = partial(method_of, self, train, trainer.training)
-        method(0.0)  # whatever can be refused is refused before anything is trained
+        told = 0.0 if is_auto(self.noise_rate) else float(self.noise_rate)
+        refuse_what_does_nothing(method(told), trainer.training)  # before anything is trained
         probs = out_of_fold(trainer, train) if is_auto(self.noise_rate) else None
         labels = train.labels.numpy()
-        self.noise_rate_ = float(self.noise_rate) if probs is None else estimate_noise(labels, probs).rate.estimate
-        self.network_, result = trainer.train(method(self.noise_rate_), train)
-        self.n_iter_ = len(result.rows)
+        noise_rate = float(self.noise_rate) if probs is None else estimate_noise(labels, probs).rate.estimate
+        network, result = trainer.train(method(noise_rate), train)
         penalty = result.chosen.tables.get("penalty")  # (N, K, K)
-        self.penalty_ = None if penalty is None else penalty[0].cpu().numpy()
         if probs is None:
-            probs = probabilities(self.network_, train, trainer.device)
+            probs = probabilities(network, train, trainer.device)
+        self.noise_rate_, self.network_, self.n_iter_ = noise_rate, network, len(result.rows)
+        self.penalty_ = None if penalty is None else penalty[0].cpu().numpy()
         self.label_quality_ = label_quality(labels, probs)
 
     def predict_proba(self, X: Any) -> Array:
@@ -144,13 +149,17 @@ class Trainer:
 
     def train(self, method: Method, samples: Labelled) -> tuple[nn.Module, Result]:
         """The first network of the last round, on the CPU, as `labelsieve train` delivers it."""
-        result = fit(
-            partial(self._networks, method.networks),
-            method,
-            samples.to(self.device),
-            training=self.training,
-            stop=StopFlag(),  # it is not entered: Ctrl-C stays a KeyboardInterrupt
-        )
+        samples = samples if samples.images.dtype == torch.uint8 else replace(samples, images=samples.images.float())
+        try:
+            result = fit(
+                partial(self._networks, method.networks),
+                method,
+                samples.to(self.device),
+                training=self.training,
+                stop=StopFlag(),  # it is not entered: Ctrl-C stays a KeyboardInterrupt
+            )
+        except Diverged as error:
+            raise Diverged(str(error).replace("--lr", "lr")) from error
         network = spare(self.make_one)
         weights = result.chosen.networks.items()
         network.load_state_dict({name.removeprefix("0."): t for name, t in weights if name.startswith("0.")})
@@ -161,6 +170,25 @@ class Trainer:
         return put_on(networks, self.device, self.training.precision)
 
 
+def scaler_of(X: Array) -> StandardScaler:
+    """Mean and deviation of each column."""
+    with np.errstate(all="ignore"):
+        scaler = StandardScaler().fit(X.astype(np.float64))
+    too_large = np.flatnonzero(~np.isfinite(scaler.var_))
+    if len(too_large):
+        raise InputError(f"column {too_large[0]} of X has numbers too large to be standardised; scale it first")
+    return scaler
+
+
+def standardised(X: Array, scaler: StandardScaler) -> Array:
+    """(n, features) float64"""
+    with np.errstate(all="ignore"):
+        rows: Array = scaler.transform(X.astype(np.float64))
+    if not np.isfinite(rows).all():
+        raise InputError("X has numbers that are too large beside those of fit")
+    return rows
+
+
 def labelled(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Labelled:
     """Samples as training wants them: images as they are, rows standardised."""
     if (X.ndim == 2) != (scaler is not None):
@@ -168,7 +196,7 @@ def labelled(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Labelle
     if scaler is None:
         inputs = image_tensor(np.require(X, requirements="W"), "X")  # torch warns of what cannot be written to
     else:
-        inputs = torch.from_numpy(scaler.transform(X)).float()
+        inputs = torch.from_numpy(standardised(X, scaler))
     return Labelled(inputs, torch.from_numpy(numbers), [str(number) for number in range(num_classes)])
 
 
@@ -191,7 +219,8 @@ def trainer_of(settings: SieveClassifier, train: Labelled) -> Trainer:
 
 def method_of(settings: SieveClassifier, train: Labelled, training: Training, noise_rate: float) -> Method:
     """The method for these samples; options that nobody named are the guards, then the method's own."""
-    warmup = short(training.epochs) if settings.warmup is None else settings.warmup
+    usual = min(short(training.epochs), training.epochs - 1)
+    warmup = usual if settings.warmup is None else settings.warmup
     problem = Problem(train.num_classes, noise_rate, warmup, len(train), training.seed)
     guards = {name: value for name, value in GUARDS.items() if name in keywords(METHODS.get(settings.method))}
     return make(settings.method, problem, settings.criterion, **{**guards, **(settings.options or {})})
@@ -232,7 +261,17 @@ def probabilities(network: nn.Module, samples: Labelled, device: torch.device) -
 
 
 def device_of(name: str) -> torch.device:
-    return usable_device(best_device() if name == "auto" else name)
+    try:
+        return usable_device(best_device() if name == "auto" else name)
+    except InputError as error:
+        raise InputError(str(error).replace("--device cpu", 'device="cpu"')) from error
+
+
+def refuse_what_does_nothing(method: Method, training: Training) -> None:
+    """Refuse a method that never begins, and say if it leaves nothing out."""
+    refuse_long_warmup(method, training.epochs)
+    if any(part.too_few(training.batch) for part in selecting(method)):
+        warnings.warn(TOO_SMALL.format(size=training.batch), stacklevel=4)
 
 
 def refuse_settings(settings: SieveClassifier) -> None:
@@ -243,7 +282,7 @@ def refuse_settings(settings: SieveClassifier) -> None:
         check_scalar(settings.criterion, "criterion", str)
     check_scalar(settings.epochs, "epochs", Integral, min_val=1)
     check_scalar(settings.batch_size, "batch_size", Integral, min_val=2)
-    check_scalar(settings.lr, "lr", Real, min_val=0, include_boundaries="neither")
+    check_scalar(settings.lr, "lr", Real, min_val=0, max_val=math.inf, include_boundaries="neither")
     check_scalar(settings.weight_decay, "weight_decay", Real, min_val=0)
     if settings.warmup is not None:
         check_scalar(settings.warmup, "warmup", Integral, min_val=0)

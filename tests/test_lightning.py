@@ -383,6 +383,23 @@ def test_validation_may_ask_the_method_before_and_after_the_training(inside):
     assert all(torch.equal(value, before[name]) for name, value in module.method.state_dict().items())
 
 
+def test_a_checkpoint_from_before_an_epochs_end_predicts_the_training_set_first(tmp_path):
+    def fitted(resume=None, **settings):
+        lightning.seed_everything(0, verbose=False)
+        module = Classifier(method_of(update="repredict"), inside=True)
+
+        def predict():
+            for x, y, index in data():
+                yield torch.stack([net(x) for net in module.nets]).softmax(-1), y, index
+
+        trainer_of(module.method, predict=predict, **settings).fit(module, data(), held_out(), ckpt_path=resume)
+        return module
+
+    seen = ModelCheckpoint(tmp_path, "seen-{epoch}", monitor="error", save_top_k=-1)
+    whole = fitted(callbacks=[seen], enable_checkpointing=True)
+    assert same(whole, fitted(resume=tmp_path / "seen-epoch=1.ckpt"))
+
+
 def test_the_training_set_is_predicted_again_in_eval_mode():
     method = method_of("lccn", refresh=5)
     module = Classifier(method)

@@ -69,10 +69,6 @@ class SieveCallback(Callback):  # type: ignore[misc]
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer.current_epoch, pl_module)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.method.under_way != trainer.current_epoch:  # a resumed training may skip the start of the epoch
-            self._begin(trainer.current_epoch, pl_module)
-
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A validation step may look at what is kept, also before the first epoch."""
         if self.method.under_way is None:

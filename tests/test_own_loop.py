@@ -143,7 +143,7 @@ def test_batches_that_are_too_small_to_select_from_are_named_once():
     few = said(lambda: [method(*batch(2)) for _ in range(5)])
     assert few == [
         "batches of 2 are too small at this noise rate: the kept share, rounded up, is all of them, so that nothing is "
-        "left out; use larger ones (accumulated gradients do not help)"
+        "left out; use at least 3 (accumulated gradients do not help)"
     ]
     last_of_an_epoch = begun()
     assert not said(lambda: [last_of_an_epoch(*batch(size)) for size in (12, 2, 12, 2, 1, 12)])
@@ -152,6 +152,13 @@ def test_batches_that_are_too_small_to_select_from_are_named_once():
     assert not said(lambda: [without_noise(*batch(2)) for _ in range(5)])
     logits, labels = batch(12)  # 97% of 12 in the first epoch of the ramp, 60% in the end
     assert not said(lambda: [ramping(torch.stack([logits, -logits]), labels) for _ in range(5)])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 1 / 3, 0.4, 0.5, 0.7, 0.99])
+def test_the_smallest_batch_of_which_something_is_left_out(rate):
+    (select,) = begun(rate=rate).weigh
+    least = next((size for size in range(1, 200) if select.kept(size) < size), 0)
+    assert select.fewest() == least
 
 
 def test_own_parameters_that_no_optimizer_has_are_named():

@@ -8,7 +8,7 @@ from labelsieve.core.processes import processes
 
 TOO_SMALL = (
     "batches of {size} are too small at this noise rate: the kept share, rounded up, is all of them, so that nothing "
-    "is left out; use larger ones (accumulated gradients do not help)"
+    "is left out; use at least {least} (accumulated gradients do not help)"
 )
 SMALL_IN_A_ROW = 3  # a single small batch is the last of its epoch
 
@@ -60,11 +60,11 @@ class Watch:
             self.said.add(about)
             warnings.warn(message, stacklevel=4)
 
-    def batch(self, size: int, too_small: bool) -> None:
-        """A batch, and whether it is too small for the selecting to leave anything out."""
-        self.small = self.small + 1 if too_small else 0
+    def batch(self, size: int, least: int) -> None:
+        """A batch; of fewer than `least` samples none is left out."""
+        self.small = self.small + 1 if size < least else 0
         if self.small >= SMALL_IN_A_ROW:
-            self.say("small", TOO_SMALL.format(size=size))
+            self.say("small", TOO_SMALL.format(size=size, least=least))
 
     def order(self, before: int | None, epoch: int) -> None:
         """Epochs of one training come one after the other."""

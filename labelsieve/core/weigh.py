@@ -135,10 +135,10 @@ class Select(Weigh):
         """How many of so many candidates it keeps in this epoch."""
         return max(1, math.ceil(self.kept_share * count))
 
-    def too_few(self, count: int) -> bool:
-        """Whether of so many samples none will ever be left out, although some should be."""
+    def fewest(self) -> int:
+        """The smallest batch of which something is left out once the selecting is in full; 0 where it keeps all."""
         share = self.keep(EVENTUALLY)
-        return share < 1 and math.ceil(share * count) == count
+        return math.ceil(1 / (1 - share)) if share < 1 else 0
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         scores = self.criterion(probs if self.align is None else self.align(probs), labels)

@@ -270,8 +270,9 @@ def device_of(name: str) -> torch.device:
 def refuse_what_does_nothing(method: Method, training: Training) -> None:
     """Refuse a method that never begins, and say if it leaves nothing out."""
     refuse_long_warmup(method, training.epochs)
-    if any(part.too_few(training.batch) for part in selecting(method)):
-        warnings.warn(TOO_SMALL.format(size=training.batch), stacklevel=4)
+    least = max((part.fewest() for part in selecting(method)), default=0)
+    if training.batch < least:
+        warnings.warn(TOO_SMALL.format(size=training.batch, least=least), stacklevel=4)
 
 
 def refuse_settings(settings: SieveClassifier) -> None:

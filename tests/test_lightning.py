@@ -363,10 +363,12 @@ def test_the_kept_share_is_logged():
 
 
 class Looking(Classifier):
-    """A validation step that asks the method."""
+    """Validation and test steps that ask the method."""
 
     def validation_step(self, batch, number):
         self.log("kept", self.method(self(batch[0]), batch[1]))
+
+    test_step = validation_step
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -375,6 +377,8 @@ def test_validation_may_ask_the_method_before_and_after_the_training(inside):
     module = Looking(method, inside)
     trainer = trainer_of(method)
     trainer.validate(module, held_out(), verbose=False)
+    tested = Looking(method_of(), inside)
+    trainer_of(tested.method).test(tested, held_out(), verbose=False)
     module = Looking(method_of(), inside)
     trainer = trainer_of(module.method)
     trainer.fit(module, data(), held_out())

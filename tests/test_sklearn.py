@@ -243,6 +243,10 @@ def test_options_go_with_the_guards_unless_these_are_named():
         ),
         ({"model": lambda shape, num_classes: 7}, "model must give an nn.Module, it gave 7"),
         (
+            {"model": lambda shape, num_classes: nn.Sequential(nn.Linear(4, 3), nn.Softmax(1))},
+            "the model must give logits, its output looks like probabilities: leave the softmax out",
+        ),
+        (
             {"model": lambda shape, num_classes: nn.Linear(9, 3)},
             "the model cannot take samples of shape (4,): mat1 and mat2 shapes cannot be multiplied",
         ),

@@ -70,9 +70,12 @@ class SieveCallback(Callback):  # type: ignore[misc]
         self._begin(trainer.current_epoch, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A validation step may look at what is kept, also before the first epoch."""
+        """A validation or test step may look at what is kept, also before the first epoch."""
         if self.method.under_way is None:
             self.method.to(pl_module.device).start_epoch(trainer.current_epoch)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_validation_start(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (share := kept_share(self.method)) is not None:

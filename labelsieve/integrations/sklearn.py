@@ -18,11 +18,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import nn
+from torch import Tensor, nn
 
 from labelsieve.audit import estimate_noise, label_quality
 from labelsieve.core.method import Method
-from labelsieve.core.mistakes import TOO_SMALL
+from labelsieve.core.mistakes import TOO_SMALL, look_like_probabilities
 from labelsieve.data.arrays import image_tensor
 from labelsieve.data.resident import Labelled
 from labelsieve.devices import best_device, usable_device
@@ -245,9 +245,15 @@ def out_of_fold(trainer: Trainer, train: Labelled) -> Array:
     return probs
 
 
-@torch.no_grad()
 def probabilities(network: nn.Module, samples: Labelled, device: torch.device) -> Array:
-    """Probabilities (n, K); of rows in double precision, where nothing hangs on what else is in a batch."""
+    """Probabilities (n, K)."""
+    probs: Array = logits_of(network, samples, device).softmax(-1).numpy()
+    return probs
+
+
+@torch.no_grad()
+def logits_of(network: nn.Module, samples: Labelled, device: torch.device) -> Tensor:
+    """Logits (n, K); of rows in double precision, where nothing hangs on what else is in a batch."""
     rows = len(samples.shape) == 1
     network = copy.deepcopy(network).eval()
     network = network.double() if rows else network.to(device)
@@ -255,9 +261,8 @@ def probabilities(network: nn.Module, samples: Labelled, device: torch.device) -
     for index in torch.arange(len(samples)).split(batch_of(samples)):
         inputs = samples.inputs(index)
         logits = network(inputs.double() if rows else inputs.to(device))
-        parts.append(logits.double().softmax(-1).cpu())
-    probs: Array = torch.cat(parts).numpy()
-    return probs
+        parts.append(logits.double().cpu())
+    return torch.cat(parts)
 
 
 def device_of(name: str) -> torch.device:
@@ -326,9 +331,12 @@ def refuse_network(make_one: Callable[[], nn.Module], train: Labelled) -> None:
     if not isinstance(network, nn.Module):
         raise InputError(f"model must give an nn.Module, it gave {network!r}")
     try:
-        found = probabilities(network, first, torch.device("cpu")).shape
+        logits = logits_of(network, first, torch.device("cpu"))
     except (RuntimeError, TypeError, IndexError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"the model cannot take samples of shape {train.shape}: {reason}") from error
-    if found != (1, train.num_classes):
-        raise InputError(f"the model must give {train.num_classes} numbers for a sample, its output was {found}")
+    if logits.shape != (1, train.num_classes):
+        shape = tuple(logits.shape)
+        raise InputError(f"the model must give {train.num_classes} numbers for a sample, its output was {shape}")
+    if look_like_probabilities(logits):
+        raise InputError("the model must give logits, its output looks like probabilities: leave the softmax out")

@@ -38,6 +38,11 @@ MakeCriterion = Callable[
     [int, int], Criterion
 ]  # (classes, networks), such as CriteriaALL or partial(CriteriaALL, lam=2)
 
+GUARDS = {
+    "align": True,
+    "floor": 0.5,
+}  # options against classes that are given up
+
 
 @dataclass(frozen=True)
 class Problem:

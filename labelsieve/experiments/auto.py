@@ -18,12 +18,13 @@ from labelsieve.audit.estimate import Interval
 from labelsieve.audit.unseen import Unseen
 from labelsieve.experiments.judges import FOLDS
 from labelsieve.experiments.spec import SETTINGS, Experiment
+from labelsieve.methods import GUARDS
 from labelsieve.report.records import Array
 
 START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
 FAR_LESS = 0.3  # a rate that calls for a second look
 SHARE = 0.4  # of the epochs that the probe selects in
-GUARDS = (("align", True), ("floor", 0.5))  # against classes that are given up: half of what is kept, of every label
+GUARDED = tuple(GUARDS.items())
 CLEAN = 0.03  # a rate below which nearly everything is learnt from
 CAUTION = 0.01  # what people are told of clean labels stays so far below the likeliest rate: what is hard looks wrong
 FREE = ("epochs", "warmup", "batch", "lr")  # settings that are chosen where a person names none
@@ -88,7 +89,7 @@ def probe_of(asked: Experiment) -> Experiment:
         asked,
         method="mentornet-prop",
         criterion=None,
-        options=GUARDS,
+        options=GUARDED,
         noise_rate=START,
         epochs=epochs,
         drops=drops,
@@ -140,7 +141,7 @@ def choice(asked: Experiment, seen: Unseen, method: str | None, before: Sequence
         reasons.append(f"method {chosen}: wrong labels come from certain classes, which penalty labels keep out")
     else:
         reasons.append(f"method {chosen}: wrong labels come from all classes alike, and penalty labels would not help")
-    settled = replace(asked, method=chosen, criterion=None, noise_rate=rate, options=GUARDS)
+    settled = replace(asked, method=chosen, criterion=None, noise_rate=rate, options=GUARDED)
     return Choice(settled, tuple(reasons))
 
 

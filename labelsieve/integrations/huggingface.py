@@ -90,7 +90,7 @@ class Epochs(TrainerCallback):  # type: ignore[misc]
     def __init__(self, method: Method) -> None:
         self.method = method
         self.next = 0
-        self.rates = ScaledRates(lambda: method.lr_scale(method.under_way or 0))
+        self.rates = ScaledRates(method)
         groups = method.parameter_groups()
         self.own_optimizer = torch.optim.SGD(groups, lr=0.0) if groups else None
 

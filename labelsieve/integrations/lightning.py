@@ -38,7 +38,7 @@ class SieveCallback(Callback):  # type: ignore[misc]
         refuse_no_method(method)
         self.method = method
         self.predict = predict
-        self.rates = ScaledRates(lambda: method.lr_scale(method.under_way or 0))
+        self.rates = ScaledRates(method)
         self.hooks: list[RemovableHandle] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

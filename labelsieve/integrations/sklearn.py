@@ -28,7 +28,7 @@ from labelsieve.data.resident import Labelled
 from labelsieve.devices import best_device, usable_device
 from labelsieve.errors import Diverged, InputError
 from labelsieve.integrations.checks import refuse_long_warmup, selecting
-from labelsieve.methods import METHODS, Problem, keywords, make
+from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
 from labelsieve.models import Maker, make_model, suitable
 from labelsieve.models.networks import Networks, make_networks, put_on, spare
 from labelsieve.train import Result, Training, fit
@@ -38,7 +38,6 @@ from labelsieve.train.signals import StopFlag
 Array = np.ndarray[Any, Any]
 FOLDS = 5  # plain trainings that look for the noise rate
 THIRD = 1 / 3  # of the epochs: how long each of them is, and the warm-up where none is given
-GUARDS = {"align": True, "floor": 0.5}  # against classes that are given up, where a method has these options
 MOST_SEEDS = np.iinfo(np.int32).max
 
 

@@ -32,6 +32,7 @@ from labelsieve.experiments.sweep import folder_of, sweep
 from labelsieve.report.beside import Entry, blocks, difference, measured, ours, paired_rows, papers, within
 from labelsieve.report.formats import Block, Document, written
 from labelsieve.report.records import Run
+from labelsieve.report.whole import errors
 from tests.conftest import blobs
 
 CELL = experiment("cifar10", "mentornet-prop", "pair", 0.4)
@@ -43,15 +44,11 @@ def record(folder: Path, what: Experiment, best: float, rounds: dict[int, float]
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps({"experiment": {**what.as_dict(), **spec}, "data": "x"}))
     epochs = [
-        {"event": "epoch", "epoch": 1, "test_error": best + 1},
-        {"event": "epoch", "epoch": 2, "test_error": best},
+        {"event": "epoch", "epoch": n, **({"round": k} if rounds else {}), "test_error": e + (n != 2)}
+        for k, e in (rounds or {1: best}).items()
+        for n in range(1, what.epochs + 1)
     ]
-    if rounds:
-        epochs = [
-            {"event": "epoch", "epoch": n, "round": k, "test_error": e + n} for k, e in rounds.items() for n in (0, 1)
-        ]
-    end = {"event": "end", "chosen_epoch": 2, "best": best, "last": best}
-    rows = [{"event": "start"}, *epochs, end]
+    rows = [{"event": "start"}, *epochs, {"event": "end", "chosen_epoch": 2, **errors(epochs)}]
     (folder / "record.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "done").touch()
     return folder
@@ -158,7 +155,7 @@ def test_of_two_that_match_the_one_in_out_counts_then_the_first_by_name(tmp_path
 def test_a_record_that_cannot_be_read_is_named(here, capsys):
     (record(here / "results" / "x", CELL, 12.0) / "spec.json").write_text("{")
     assert execute([*TWO, "--show"]) == 2
-    assert "cannot read results/x/spec.json" in capsys.readouterr().err
+    assert "results/x/spec.json is damaged: it is no JSON" in capsys.readouterr().err
 
 
 # ---- the numbers

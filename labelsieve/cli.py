@@ -132,6 +132,9 @@ def compare(
     noise_rate: Number = None,
     seeds: int = 3,
     first_seed: int = 0,
+    against: Text = None,
+    format: str = "text",
+    save: File = None,
     out: Path = Path("runs/compare"),
     reading: OmitArgPrefixes[options.Reading],
     training: OmitArgPrefixes[options.Learning],
@@ -148,7 +151,12 @@ def compare(
         noise_rate: The share of labels that is believed wrong. Default: the rate of the added noise.
         seeds: How many times each method is trained, each time with other noise.
         first_seed: The first of these seeds.
-        out: Folder for the runs, the table and the picture. Runs that are there already are not run again.
+        against: The method that every other one is set against, seed by seed. Default: the first, for all in a csv, and
+            elsewhere for those of up to six methods that are in none of the paper's pairs, such as sl-prop and sl;
+            these are set against each other.
+        format: text, markdown, latex or csv, which has a line for every run.
+        save: A file for the table. Default: the terminal; table.md is written anyway.
+        out: Folder for the runs, table.md and the picture. Runs that are there already are not run again.
     """
     from labelsieve.experiments.compare import expanded
     from labelsieve.experiments.single import compare_options
@@ -160,6 +168,9 @@ def compare(
         rate=rate,
         noise_rate=noise_rate,
         seeds=range(first_seed, first_seed + seeds),
+        against=against,
+        form=format,
+        save=save,
         out=out,
         **vars(reading),
         **vars(training),
@@ -187,7 +198,8 @@ def table(
         dataset: Only these datasets, with commas between them: cifar10, cifar100, tiny-imagenet, ...
         noise: Only these kinds of noise: pair, symmetry, mixed, or own where the data has its own.
         rate: Only these rates: 0.2,0.4.
-        methods: Only these methods.
+        methods: Only these of its methods, with commas between them. The table small, of default, mentornet,
+            mentornet-prop and sl-prop, takes any other as well.
         seeds: Trials of each cell. Default: three for the paper's tables, two for the small one.
         epochs: Of the small table's runs; the paper's tables say their own. Default: 12.
         format: text, markdown, latex or csv.

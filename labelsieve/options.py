@@ -101,6 +101,9 @@ class Learning:
         batch: Samples per step. Default: 128.
         lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
             data, or 0.1.
+        sampler: permutation: each sample once an epoch. independent: each batch drawn by itself.
+        forward: one: learn from the pass that decides. second: from another one over the kept samples alone, for
+            methods that only select.
     """
 
     model: Text = None
@@ -108,6 +111,8 @@ class Learning:
     warmup: Whole = None
     batch: Whole = None
     lr: Number = None
+    sampler: str = "permutation"
+    forward: str = "one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +122,6 @@ class Training(Learning):
     Args:
         weight_decay: Pull of all weights towards zero.
         nesterov: Momentum that looks ahead.
-        sampler: permutation: each sample once an epoch. independent: each batch drawn by itself.
-        forward: one: learn from the pass that decides. second: from another one over the kept samples alone, for
-            methods that only select.
         augment: Change the images at random while training, such as crop4,flip,cutout8; window224 cuts windows out of
             images that are scaled to 256.
         normalise: image: each image by itself, as the paper does. imagenet: by its colours, as pretrained weights want.
@@ -130,8 +132,6 @@ class Training(Learning):
 
     weight_decay: float = 5e-4
     nesterov: bool = True
-    sampler: str = "permutation"
-    forward: str = "one"
     augment: str = ""
     normalise: str = "image"
     weights: Text = None

@@ -392,8 +392,10 @@ def test_finished_runs_are_never_run_again(here, monkeypatch):
         (["4"], "no table '4' with numbers; there are: 1, 2, 3, 5, 6, 7, 8, small"),
         (["2", "--dataset", "cifar-10"], "has no dataset 'cifar-10': did you mean cifar10?"),
         (["2", "--methods", "default,mentornett"], "has no methods 'mentornett': did you mean mentornet?"),
+        (["2", "--methods", "elr"], "has no methods 'elr': any method goes with labelsieve table small and with"),
+        (["small", "--methods", "mine"], "table small has no methods 'mine': "),
         (["2", "--noise", "pear"], "did you mean pair?"),
-        (["2", "--rate", "0.5"], "has no rate '0.5': there are: 0.1, 0.2, 0.3, 0.4, 0, 0.6"),
+        (["2", "--rate", "0.5"], "has no rate '0.5': there are: 0, 0.1, 0.2, 0.3, 0.4, 0.6"),
         (["2", "--rate", "forty"], "--rate takes numbers such as 0.2,0.4, got 'forty'"),
         (["2", "--noise", "mixed", "--rate", "0.1"], "table 2 has no cell with --noise mixed --rate 0.1"),
         (["2", "--epochs", "3"], "--epochs goes with the table small alone"),
@@ -410,6 +412,22 @@ def test_wrong_options_are_one_line(arguments, says, here, capsys):
     assert execute(["table", *arguments]) == 2
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1 and not list(here.iterdir())
+
+
+def test_the_small_table_takes_any_method(here, monkeypatch, capsys):
+    monkeypatch.setitem(module.METHODS, "mine", module.METHODS["gce"])
+    assert execute(["table", "small", "--show", "--methods", "mine, sl-prop", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["method"], row["noise"]) for row in rows] == [
+        (method, noise) for noise in ("pair", "symmetry") for method in ("sl-prop", "mine")
+    ]
+    assert {row["paper"] for row in rows} == {""}
+    assert [cell.experiment.method for cell in small_table().cells][:4] == [
+        "default",
+        "mentornet",
+        "mentornet-prop",
+        "sl-prop",
+    ]
 
 
 def test_rates_are_numbers(here, capsys):
@@ -442,7 +460,7 @@ def test_methods_of_a_trial_share_its_noise():
 
 def test_one_that_fails_is_told_and_the_others_are_shown(here, monkeypatch, capsys):
     table = Table("small", "Test", (Cell(quick(here, lr=1e30)), Cell(quick(here, noise="symmetry"))), seeds=1)
-    monkeypatch.setattr(module, "small_table", lambda: table)
+    monkeypatch.setattr(module, "small_table", lambda *_: table)
     assert execute(["table", "small", "--device", "cpu"]) == 1
     captured = capsys.readouterr()
     assert "failed: blobs.npz, pair 40%, default, seed 0: training diverged" in captured.err
@@ -490,7 +508,7 @@ def test_fine_tuning_starts_from_the_run_before(here, monkeypatch, capsys):
     start = quick(here)
     fine = replace(start, method="mentornet", lr=1e-12)
     table = Table("small", "Test", (Cell(start), Cell(fine, measure="chosen", start=start)), seeds=1)
-    monkeypatch.setattr(module, "small_table", lambda: table)
+    monkeypatch.setattr(module, "small_table", lambda *_: table)
     assert execute(["table", "small", "--device", "cpu", "--format", "csv", "--out", "out"]) == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows[1][3] == rows[2][3] != "not run"  # so small a learning rate changes nothing
@@ -504,7 +522,7 @@ def test_fine_tuning_waits_for_a_start_that_failed(here, monkeypatch, capsys):
     monkeypatch.setattr(module, "run_all", one_after_another)
     start = quick(here, lr=1e30)
     table = Table("small", "Test", (Cell(start), Cell(replace(start, lr=1e-6), start=start)), seeds=1)
-    monkeypatch.setattr(module, "small_table", lambda: table)
+    monkeypatch.setattr(module, "small_table", lambda *_: table)
     assert execute(["table", "small", "--device", "cpu"]) == 1
     assert "not run: 1 of the runs; the run that they start from failed" in capsys.readouterr().out
 
@@ -522,7 +540,7 @@ def test_standing_is_read_from_the_folders(tmp_path):
         (folder / "lock").write_text(owner)
     found = watch.standing(every, tmp_path, time.time() - 5)
     assert str(found) == "1 of 4 runs done, 1 running, 2 to come"
-    assert found.running == {"cifar10, pair 40%, selfie, seed 1": "round 2/3, epoch 30/100"}
+    assert found.running == {"cifar10, pair 40%, selfie:history=15, seed 1": "round 2/3, epoch 30/100"}
     assert (found.epochs, found.epochs_done) == (1200, 300 + 130 + 10)
     assert watch.standing(every, tmp_path, time.time() + 60).running == {}  # taken before, by one that was killed
     assert watch.seconds_left(1200, 400, 600, 10.0) == 30.0 and watch.seconds_left(1200, 400, 400, 10.0) is None

@@ -59,10 +59,11 @@ def standing(experiments: Sequence[Experiment], root: Path, since: float) -> Sta
 
 
 def title(experiment: Experiment) -> str:
-    """A run in a few words."""
+    """A run in a few words, its method as one types it: mentornet-prop:ol:lam=0.5"""
     noise = f", {experiment.noise} {100 * experiment.rate:g}%" if experiment.noise else ""
-    criterion = f" ({experiment.criterion})" if experiment.criterion else ""
-    return f"{Path(experiment.data).name}{noise}, {experiment.method}{criterion}, seed {experiment.seed}"
+    options = (f"{name}={value}" for name, value in experiment.options)
+    method = ":".join(filter(None, (experiment.method, experiment.criterion, *options)))
+    return f"{Path(experiment.data).name}{noise}, {method}, seed {experiment.seed}"
 
 
 def epochs_of(experiment: Experiment) -> int:

@@ -286,6 +286,14 @@ def test_latex_is_whole_and_escaped():
     assert not re.search(r"[#%_]", outside) and outside.count("$") % 2 == 0
 
 
+def test_remarks_are_told_but_are_no_part_of_a_latex_table():
+    remarked = replace(DOCUMENT, remarks=["not run: 3_of #4"])
+    assert written(remarked, "text").endswith("\nnote {1} #2\nnot run: 3_of #4\n")
+    assert written(remarked, "markdown").endswith("\n- note {1} #2\n- not run: 3_of #4\n")
+    first, second, rest = written(remarked, "latex").split("\n", 2)
+    assert second == "% not run: 3_of #4" and first + "\n" + rest == written(DOCUMENT, "latex")
+
+
 # ---- the command
 
 
@@ -301,7 +309,21 @@ def test_show_reads_records_and_runs_nothing(here, monkeypatch, capsys):
     assert re.search(r"default +pair 40% +18.00 \(1\) +18.4 ± 0.35 +-0.40 +n too small", said)
     assert re.search(r"mentornet-prop +pair 40% +12.50 ± 0.29 \(3\) +12.2 ± 0.12 +\+0.30 +yes", said)
     assert re.search(r"mentornet-prop minus default +pair 40% +-6.00 +-6.00 \(1\)", said)
-    assert "not run: 2 of the runs; no finished run in runs/paper or results" in said
+    assert "not run: 2 of the runs; no finished run in runs/paper or results, and no cifar10 in data: put" in said
+    (here / "data" / "cifar-10-batches-py").mkdir(parents=True)
+    assert execute([*TWO, "--show"]) == 0
+    assert "no finished run in runs/paper or results: without --show they are run" in capsys.readouterr().out
+
+
+def test_without_data_and_runs_there_is_nothing_to_show(here, monkeypatch, capsys):
+    monkeypatch.setattr(module, "run_all", lambda *_: pytest.fail("ran something"))
+    assert execute(TWO) == 2
+    captured = capsys.readouterr()
+    assert "nothing that was asked of table 2 is there or can be run: no cifar10 in data: put cifar-10" in captured.err
+    assert captured.err.count("\n") == 1 and captured.out == ""
+    assert execute([*TWO, "--show"]) == 0 and "and no cifar10 in data" in capsys.readouterr().out
+    record(here / "results" / "one", CELL, 12.0)  # then there is something
+    assert execute(TWO) == 0 and "not run: 5 of the runs; no cifar10 in data" in capsys.readouterr().out
 
 
 def test_a_csv_has_one_number_in_each_place(here, capsys):
@@ -352,8 +374,8 @@ def test_cells_whose_data_is_not_there_do_not_stop_the_others(here, monkeypatch,
 def test_weights_that_are_not_there_are_said_once(here, monkeypatch, capsys):
     monkeypatch.setattr(module, "run_all", lambda *_: pytest.fail("ran something"))
     (here / "data" / "clothing1m").mkdir(parents=True)
-    assert execute(["table", "7", "--seeds", "1", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.count("not run: 10 of the runs; no data/resnet50-0676ba61.pth: put") == 1
+    assert execute(["table", "7", "--seeds", "1", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.count("no data/resnet50-0676ba61.pth: put") == 1
 
 
 def test_clothing1m_is_fine_tuned_from_its_own_cross_entropy_model(here, monkeypatch, capsys):

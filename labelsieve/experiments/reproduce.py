@@ -74,8 +74,11 @@ def reproduce(
     known = known_runs(out, results)
     missing = list({trial.identity: trial for trial in trials if trial.identity not in known}.values())
     failed: dict[Experiment, str] = {}
-    why = {f"no finished run in {out} or {results}: without --show they are run": len(missing)} if missing else {}
-    if missing and not show:
+    why: dict[str, int] = {}
+    if show:
+        why = dict(Counter(unshown(trial, f"no finished run in {out} or {results}") for trial in missing))
+    elif missing:
+        refuse_nothing(table, trials, missing)
         failed, why = run_missing(missing, known, out, placed(**where_to_run), at_once, on)
         known = known_runs(out, results)
     publish(document(table, entries(table, cells, trials, known), why, form), form, save)
@@ -162,6 +165,20 @@ def check(form: str, save: Path | None, results: Path, seeds: int | None) -> Non
         raise InputError(f"no folder {results} to search for records; leave out --results, or name one that is there")
 
 
+def unshown(trial: Trial, found: str) -> str:
+    """Why a trial is not shown, and whether it could be run."""
+    reason = absent(trial)
+    return f"{found}, and {reason}" if reason else f"{found}: without --show they are run"
+
+
+def refuse_nothing(table: Table, trials: Sequence[Trial], missing: Sequence[Trial]) -> None:
+    """Say so if nothing of what was asked is there or can be run."""
+    reasons = {trial: absent(trial) for trial in missing}
+    if {trial.identity for trial in trials} == {trial.identity for trial in missing} and all(reasons.values()):
+        every = "; ".join(dict.fromkeys(filter(None, reasons.values())))
+        raise InputError(f"nothing that was asked of table {table.name} is there or can be run: {every}")
+
+
 def run_missing(
     trials: Sequence[Trial], known: Known, out: Path, where_to_run: dict[str, Any], at_once: int | None, on: str
 ) -> tuple[dict[Experiment, str], dict[str, int]]:
@@ -239,5 +256,5 @@ def document(table: Table, found: Sequence[Entry], why: dict[str, int], form: st
     shown = blocks(found, by_noise=form != "markdown")
     marks = any("difference" in row for block in shown for row in block.rows)
     notes = ["ours: mean ± standard error over n seeds", *([LEGEND] if marks else []), *table.notes]
-    notes += [f"not run: {count} of the runs; {reason}" for reason, count in why.items()]
-    return Document(table.title, [*shown, *paired_blocks(found)], notes)
+    left_out = [f"not run: {count} of the runs; {reason}" for reason, count in why.items()]
+    return Document(table.title, [*shown, *paired_blocks(found)], notes, left_out)

@@ -564,6 +564,9 @@ def test_standing_is_read_from_the_folders(tmp_path):
     assert str(found) == "1 of 4 runs done, 1 running, 2 to come"
     assert found.running == {"cifar10, pair 40%, selfie:history=15, seed 1": "round 2/3, epoch 30/100"}
     assert (found.epochs, found.epochs_done) == (1200, 300 + 130 + 10)
+    assert watch.cut_before(every, tmp_path) == "of 4 runs 2 go on from the epochs that they had reached"
+    assert watch.cut_before(every[:2], tmp_path) == "of 2 runs 1 goes on from the epoch that it had reached"
+    assert watch.cut_before(every[3:], tmp_path) == watch.cut_before(every[:1], tmp_path) == ""
     assert watch.standing(every, tmp_path, time.time() + 60).running == {}  # taken before, by one that was killed
     assert watch.seconds_left(1200, 400, 600, 10.0) == 30.0 and watch.seconds_left(1200, 400, 400, 10.0) is None
 
@@ -631,6 +634,7 @@ def test_killed_and_started_again_it_ends_in_the_same_table(tmp_path, capsys):
     assert second.returncode == 0 and again == whole
     assert re.search(rb"mentornet-prop +pair 40% +\d+\.\d\d \xc2\xb1 \d+\.\d\d \(2\)", whole)
     assert b"4 of 4 runs done, 0 running, 0 to come" in told
+    assert re.match(rb"of 4 runs \d goe?s? on from the epochs? that (it|they) had reached\n", told)
     prints = [json.loads(p.read_text())["data"] for p in (tmp_path / "pieces").glob("*/spec.json")]
     assert len(prints) == 4 and len(set(prints)) == 2  # the noise of a trial is both methods'
     assert execute([*SMALL, "--out", str(tmp_path / "pieces"), "--show"]) == 0

@@ -85,6 +85,14 @@ def epochs_recorded(folder: Path) -> int:
         return 0
 
 
+def cut_before(experiments: Sequence[Experiment], root: Path) -> str:
+    """How many of these runs were cut and now go on, in a line; empty if none does."""
+    folders = [folder_of(experiment, root) for experiment in experiments]
+    cut = sum(not (folder / "done").exists() and epochs_recorded(folder) > 0 for folder in folders)
+    many = "1 goes on from the epoch that it" if cut == 1 else f"{cut} go on from the epochs that they"
+    return f"of {len(folders)} runs {many} had reached" if cut else ""
+
+
 def entered(folder: Path, since: float) -> bool:
     """Whether the lock names a process that took it since then; who leaves empties it."""
     try:
@@ -172,6 +180,8 @@ def run_all(
     more: dict[str, Any] = {} if on == "here" else {"on": on}
     with Screen(console) if console.is_terminal else Lines() as display:
         watch = Watch(experiments, root, display.show)
+        if line := cut_before(watch.experiments, root):
+            display.say(line)
         failed = sweep(experiments, root, lambda done, total: watch.look(), at_once, display.say, **more)
         watch.look(last=True)
     for experiment, reason in failed.items():

@@ -627,7 +627,7 @@ def test_killed_and_started_again_it_ends_in_the_same_table(tmp_path, capsys):
         assert process.poll() is None
         time.sleep(0.02)
     process.kill()  # it alone: its workers must notice
-    process.communicate()
+    assert b"leaked" not in process.communicate()[1]
     assert len(list((tmp_path / "pieces").glob("*/done"))) < 4
     second = start(tmp_path / "pieces")
     again, told = second.communicate(timeout=120)

@@ -20,7 +20,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 import labelsieve
 from labelsieve import options
 from labelsieve.errors import InputError, LabelsieveError, nearest, unexpected
-from labelsieve.options import Data, File, Number, Text, Whole, own_default
+from labelsieve.options import Data, File, Number, SomeData, Text, Whole, own_default
 
 P = ParamSpec("P")
 GOING_ON = ("train", "table", "compare", "figure", "demo")  # commands that go on where they were cut
@@ -40,7 +40,7 @@ def demo(
 
     Args:
         noise: Kind of label noise that is added: pair, symmetry or mixed.
-        rate: Share of the labels that it makes wrong.
+        rate: Share of the labels that it makes wrong, from 0 to below 1: the methods are told it.
         seeds: How many times each method is trained, each time with other noise.
         first_seed: The first of these seeds.
         methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all; all of them
@@ -54,7 +54,7 @@ def demo(
 
 
 def train(
-    data: Data = "fashion",
+    data: SomeData = "fashion",
     *,
     method: Text = None,
     criterion: Text = None,
@@ -82,8 +82,8 @@ def train(
         criterion: What decides which samples look clean: ol, pl, all or margin. Default: the method's own.
         lam: λ, how much Criteria_ALL subtracts for the penalty label.
         set: An option of the method, as name=value; may be repeated.
-        noise_rate: The share of labels that is believed wrong, 0 to 1, or auto: found out by a probe first. Default:
-            the rate of the added noise, or auto.
+        noise_rate: The share of labels that is believed wrong, from 0 to below 1, or auto: found out by a probe first.
+            Default: the rate of the added noise, or auto.
         scores: Epochs after which every sample's scores are kept in the run's folder, with commas between them: 25,40.
         final: Where the noise rate is found out and no method is named: train once more, from all samples with the
             suspects under the labels that the audit suggests, and deliver that model.
@@ -124,7 +124,7 @@ def train(
 
 
 def compare(
-    data: Data = "fashion",
+    data: SomeData = "fashion",
     *,
     methods: str = "default,mentornet,mentornet-prop",
     noise: Text = None,
@@ -147,8 +147,8 @@ def compare(
         methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all,
             mentornet-prop:lam=0.5 mentornet-prop with that option; all of them for all.
         noise: Corrupt the labels first: pair, symmetry or mixed. Default: the labels as they are.
-        rate: Share of the labels that the added noise makes wrong.
-        noise_rate: The share of labels that is believed wrong. Default: the rate of the added noise.
+        rate: Share of the labels that the added noise makes wrong, from 0 to 1.
+        noise_rate: The share of labels that is believed wrong, from 0 to below 1. Default: the rate of the added noise.
         seeds: How many times each method is trained, each time with other noise.
         first_seed: The first of these seeds.
         against: The method that every other one is set against, seed by seed. Default: the first, for all in a csv, and
@@ -252,7 +252,7 @@ def results(
 
 
 def bench(
-    data: Data = "fashion",
+    data: SomeData = "fashion",
     *,
     model: Text = None,
     batch: int = 128,
@@ -302,7 +302,7 @@ def predict(
 
 
 def audit(
-    run: Positional[Annotated[str, arg(metavar="RUN")]] = "",
+    run: Positional[Annotated[str, arg(metavar="[RUN]")]] = "",
     *,
     out: File = None,
     data: Text = None,
@@ -333,7 +333,7 @@ def audit(
     audit_options(run, labels, pred_probs, classes, text, data, out, export, model)
 
 
-def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:
+def methods(name: Positional[Annotated[str, arg(metavar="[NAME]")]] = "") -> None:
     """List the methods, their options and the criteria; with a name, show the page of that method.
 
     Args:
@@ -356,7 +356,7 @@ def check(data: Data, *, reading: OmitArgPrefixes[options.Scaling]) -> None:
 
 
 def noise(
-    data: Data = "fashion",
+    data: SomeData = "fashion",
     *,
     out: Path,
     kind: str = "pair",
@@ -373,7 +373,7 @@ def noise(
         data: As for train.
         out: The label file (.csv) to write.
         kind: pair, symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix.
-        rate: Share of the labels to make wrong.
+        rate: Share of the labels to make wrong, from 0 to 1.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
         exact: Give each class its exact share of noise instead of drawing it sample by sample.
         seed: Of the draw.
@@ -558,6 +558,7 @@ def wanted(argv: Sequence[str], option: str, words: str) -> str:
     """What an option takes instead of what it was given, from the words of tyro's error page."""
     typed = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
     typed += [value for word, value in itertools.pairwise(argv) if word == option]
+    typed += re.findall(r"literal for int\(\) with base 10: '([^']*)'", words)  # of what has no name before it
     kinds = {r"\bint\b": "a whole number", r"\bfloat\b": "a number"}
     kind = next((kind for pattern, kind in kinds.items() if re.search(pattern, words)), "another value")
     return f"wants {kind}, not {typed[0]!r}" if typed else f"wants {kind}"
@@ -569,7 +570,7 @@ def complaint(argv: Sequence[str], page: str) -> str:
     words = " ".join(line for line in lines if line.strip("╰╯─+-"))
     said = re.split("Perhaps you meant|Argument helptext|Available subcommands|For full helptext", words)[0]
     said = " ".join(said.split()).rstrip(".")
-    if value_error := re.match(r"Error parsing (--[\w-]+)", said):
+    if value_error := re.match(r"Error parsing (--[\w-]+|[A-Z]+)", said):
         return f"{value_error[1]} {wanted(argv, value_error[1], words)}; see labelsieve {argv[0]} --help"
     if not argv or argv[0] not in COMMANDS:
         hint = nearest(argv[0] if argv else "", COMMANDS)

@@ -13,6 +13,7 @@ Number = Annotated[float | None, own_default(metavar="NUMBER")]
 Whole = Annotated[int | None, own_default(metavar="N")]
 File = Annotated[Path | None, own_default(metavar="PATH")]
 Data = Positional[Annotated[str, arg(metavar="DATA")]]
+SomeData = Positional[Annotated[str, arg(metavar="[DATA]")]]  # where there is a default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Noise:
     Args:
         noise: Corrupt the labels: pair, symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix.
             Of mixed noise 0.75 goes to one class; mixed:0.6 says another share.
-        rate: Share of the labels that the added noise makes wrong.
+        rate: Share of the labels that the added noise makes wrong, from 0 to 1.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
         exact_noise: Give each class its exact share of the added noise instead of drawing it sample by sample.
     """

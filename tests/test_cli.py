@@ -200,6 +200,12 @@ def test_methods_are_listed(capsys):
         (["train", "--criterion", "oll"], "did you mean ol?"),
         (["train", "--criterion", "foo"], "unknown criterion 'foo': there are: all, margin, ol, pl"),
         (["train", "--model", "smal"], "did you mean small?"),
+        (["figure", "x"], "NUMBER wants a whole number, not 'x'; see labelsieve figure --help"),
+        (["figure", "--seeds", "2", "1.5"], "NUMBER wants a whole number, not '1.5'; see labelsieve figure --help"),
+        (["audit", "runs/nope"], "there is no folder runs/nope; name one that labelsieve train"),
+        (["compare", "--methods", ",", "--noise-rate", "0.2"], "--methods names no method; write such as default,"),
+        (["table", "2", "--methods", ","], "--methods names nothing; leave it out to have all"),
+        (["noise", "--rate", "1.2", "--out", "a.csv"], "noise rate must be in [0, 1], got 1.2"),
         (["train", "--noise", "piar", "--rate", "0.4"], "did you mean pair?"),
         (["train", "--noise-rate", "1.5"], "noise rate must be in [0, 1), got 1.5"),
         (["train", "--noise-rate", "-0.1"], "noise rate must be in [0, 1)"),
@@ -486,6 +492,25 @@ def test_an_error_in_ones_own_network_is_not_called_a_bug_of_ours(tmp_path, monk
     assert f"{tmp_path}/mine_raises.py:12 raised KeyError: 'colour'; the whole traceback is in " in error
     assert error.count("\n") == 1
     Path(error.split()[-1]).unlink()
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("train", "[DATA]"),
+        ("compare", "[DATA]"),
+        ("bench", "[DATA]"),
+        ("noise", "[DATA]"),
+        ("methods", "[NAME]"),
+        ("audit", "[RUN]"),
+        ("check", "DATA"),
+        ("predict", "RUN DATA"),
+    ],
+)
+def test_usage_says_what_may_be_left_out(command, usage, capsys):
+    with pytest.raises(SystemExit):
+        execute([command, "--help"])
+    assert f" {usage}" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_help_imports_nothing_heavy():

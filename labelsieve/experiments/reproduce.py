@@ -109,6 +109,8 @@ def chosen(table: Table, keep: dict[str, str | None]) -> list[Cell]:
     cells = list(table.cells)
     for option, wanted in keep.items():
         if wanted is not None:
+            if not words(wanted):
+                raise InputError(f"--{option} names nothing; leave it out to have all")
             cells = filtered(table, cells, option, words(wanted))
     if not cells:
         given = " ".join(f"--{option} {wanted}" for option, wanted in keep.items() if wanted is not None)
@@ -125,7 +127,8 @@ FILTERS: dict[str, Callable[[Cell], str]] = {
 
 
 def words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",")]
+    """What is written with commas between."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def filtered(table: Table, cells: Iterable[Cell], option: str, wanted: Sequence[str]) -> list[Cell]:

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from labelsieve.errors import InputError
-from labelsieve.files import FINAL
+from labelsieve.files import FINAL, stranger
 from labelsieve.report.whole import read_head, read_rows, refuse_parts
 
 Array = np.ndarray[Any, Any]
@@ -52,7 +52,7 @@ class Run:
 def read_run(path: Path, with_tables: bool = True) -> Run:
     """A run folder that is done."""
     if not (path / "done").exists():
-        raise InputError(f"{path} is not a finished run")
+        raise InputError(f"{path} is not a finished run") if path.is_dir() else stranger(path)
     return read_progress(path, with_tables)
 
 

@@ -151,9 +151,8 @@ def compare(
         noise_rate: The share of labels that is believed wrong, from 0 to below 1. Default: the rate of the added noise.
         seeds: How many times each method is trained, each time with other noise.
         first_seed: The first of these seeds.
-        against: The method that every other one is set against, seed by seed. Default: the first, for all in a csv, and
-            elsewhere for those of up to six methods that are in none of the paper's pairs, such as sl-prop and sl;
-            these are set against each other.
+        against: Set every other method against this one, seed by seed. Default: the paper's pairs, such as sl-prop and
+            sl, against each other, and of up to six methods the rest against the first; in a csv all against the first.
         format: text, markdown, latex or csv, which has a line for every run.
         save: A file for the table. Default: the terminal; table.md is written anyway.
         out: Folder for the runs, table.md and the picture. Runs that are there already are not run again.

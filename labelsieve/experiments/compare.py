@@ -5,13 +5,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from labelsieve.data import load_data
+from labelsieve.data import Trainable, load_data
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.experiments.auto import FREE, suited
 from labelsieve.experiments.prepare import method_of, reading_of
 from labelsieve.experiments.publish import publish, refuse_unwritable
-from labelsieve.experiments.spec import assigned, planned
+from labelsieve.experiments.spec import Experiment, assigned, planned
 from labelsieve.experiments.sweep import folder_of
 from labelsieve.experiments.watch import run_all
 from labelsieve.files import refuse_no_folder, write_atomically
@@ -25,6 +25,19 @@ from labelsieve.report.records import Run, read_run
 
 MOST_CURVES = 6  # in one picture
 TITLES = {"fashion": "Fashion-MNIST"}
+
+
+class Named(NamedTuple):
+    """A method as it is to be compared."""
+
+    method: str
+    criterion: str | None
+    options: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        """co-teaching (all), mentornet-prop (lam 0.5)"""
+        chosen = [*filter(None, [self.criterion]), *(f"{name} {value}" for name, value in self.options)]
+        return f"{self.method} ({', '.join(chosen)})" if chosen else self.method
 
 
 def compare(
@@ -59,16 +72,7 @@ def compare(
         raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
     if noise is not None:
         transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
-    known = {"noise": noise, "rate": rate, "noise_rate": noise_rate}
-    model = suitable(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
-    free = [name for name in FREE if settings.get(name) is None]
-    runs = {
-        suited(planned(data, seed=seed, **one._asdict(), **known, **settings), model, free, len(train)): one
-        for seed in seeds
-        for one in every
-    }
-    for run in list(runs)[: len(every)]:  # and a method that is wrong, or cannot do what is asked
-        method_of(run, train)
+    runs = runs_of(train, every, seeds, data, noise=noise, rate=rate, noise_rate=noise_rate, **settings)
     about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     aside = sys.stdout if form == "text" or save else sys.stderr  # else the table is to be alone there
@@ -85,6 +89,21 @@ def compare(
         picture(groups, list(train.classes), title, out / f"{noise or 'given'}-{rate:g}.png", aside)
     if failed:
         raise LabelsieveError(f"{len(failed)} of {len(runs)} runs failed; see above")
+
+
+def runs_of(train: Trainable, every: list[Named], seeds: range, data: str, **settings: Any) -> dict[Experiment, Named]:
+    """Every method on every seed's noise; a method that is wrong, or cannot do what is asked, is refused."""
+    asked = planned(data, **settings)
+    model = suitable(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
+    free = [name for name in FREE if settings.get(name) is None]
+    runs = {
+        suited(planned(data, seed=seed, **one._asdict(), **settings), model, free, len(train)): one
+        for seed in seeds
+        for one in every
+    }
+    for run in list(runs)[: len(every)]:
+        method_of(run, train)
+    return runs
 
 
 def document(groups: dict[str, list[Run]], title: str, against: str | None, form: str) -> Document:
@@ -118,19 +137,6 @@ def expanded(methods: str) -> list[str]:
     if not every:
         raise InputError("--methods names no method; write such as default,mentornet-prop, or all")
     return every
-
-
-class Named(NamedTuple):
-    """A method as it is to be compared."""
-
-    method: str
-    criterion: str | None
-    options: tuple[tuple[str, Any], ...]
-
-    def __str__(self) -> str:
-        """co-teaching (all), mentornet-prop (lam 0.5)"""
-        chosen = [*filter(None, [self.criterion]), *(f"{name} {value}" for name, value in self.options)]
-        return f"{self.method} ({', '.join(chosen)})" if chosen else self.method
 
 
 def named(words: str) -> Named:

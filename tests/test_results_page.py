@@ -19,7 +19,7 @@ from labelsieve.report.claims import HEADER, claims, verdict
 from labelsieve.report.comparison import interval, mean_and_error
 from labelsieve.report.facts import Outcome, claim, clearly_lower, compared, fact, given_up
 from labelsieve.report.records import Run
-from labelsieve.report.results_page import varied
+from labelsieve.report.results_page import numbers, varied
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
@@ -219,7 +219,7 @@ def test_the_account_turns_with_the_records(tmp_path):
         record(tmp_path / "a", cell("sl", seed), 18.0)
         record(tmp_path / "a", cell("sl-prop", seed), 12.0 + seed / 10)
     good, _ = page_of(tmp_path / "a")
-    assert "main claim reproduces** on CIFAR-10 with 40% pair noise" in good and "mentornet is **not near**" not in good
+    assert "main claim reproduces** on CIFAR-10 with 40% pair noise" in good and "**not near**" not in good
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     shutil.rmtree(tmp_path / "b" / cell("sl-prop", 2).name())
     record(tmp_path / "b", cell("sl-prop", 2), 18.5)
@@ -231,7 +231,25 @@ def test_the_account_turns_with_the_records(tmp_path):
     assert "claim does not reproduce in full" in bad and "claim reproduces" not in bad
     # by hand: -6.0, -5.9, 0.5; deviation 3.72, error 2.15, times 4.30
     assert "sl,\nlower in 2 of 3 trials, on average by 3.80 ± 2.15 points (95% interval -5.45 to 13.05)" in bad
-    assert "mentornet is **not near**: 20.00 ± 0.58 (3), paper 16.8 ± 0.55, difference +3.20" in bad
+    assert "pair noise is **not near**: 20.00 ± 0.58 (3), paper 16.8 ± 0.55, difference +3.20" in bad
+
+
+def test_cells_are_near_within_a_point_and_a_half():
+    cells = [
+        Outcome(entry("sl", [19.9], 18.3), {}),
+        Outcome(entry("default", [16.9], 18.4), {}),
+        Outcome(entry("own", [1.0], None), {}),
+        Outcome(entry("sl", [12.0], 16.2, "mixed"), {}),
+        Outcome(entry("sl-prop", [10.19], 11.7), {}),
+    ]
+    header, *rows = numbers(cells)
+    assert header[-1] == "near"
+    assert [(row[1], row[2], row[-1]) for row in rows] == [
+        ("sl", "pair 40%", "no"),
+        ("default", "pair 40%", "yes"),
+        ("sl-prop", "pair 40%", "no"),
+        ("sl", "mixed 40%", "no"),
+    ]
 
 
 # ---- the claims

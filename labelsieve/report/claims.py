@@ -3,26 +3,19 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from labelsieve.report.beside import Entry
+from labelsieve.report.beside import Entry, dominant_first
 from labelsieve.report.comparison import interval, mean_and_error, pairs
 from labelsieve.report.formats import Rows
 
-DOMINANT_FIRST = ("pair", "mixed", "symmetry")  # kinds of noise
 HEADER = ["data", "noise", "pair", "paper", "ours (n)", "95% interval", "verdict"]
 
 
 def claims(entries: Iterable[Entry]) -> Rows:
     """A header, and a line for every pair of which there is a trial: the best error of the first minus the second's."""
     groups: dict[tuple[str, str], dict[str, Entry]] = {}
-    for entry in sorted(entries, key=place_of):
+    for entry in sorted(entries, key=dominant_first):
         groups.setdefault((entry.data, entry.column), {}).setdefault(entry.method, entry)
     return [HEADER, *(row for where, found in groups.items() for row in claimed(where, found))]
-
-
-def place_of(entry: Entry) -> tuple[str, int, float]:
-    """By data, noise and rate; other kinds of noise come last."""
-    kinds = [*DOMINANT_FIRST, entry.noise]
-    return entry.data, kinds.index(entry.noise), entry.rate
 
 
 def claimed(where: tuple[str, str], found: Mapping[str, Entry]) -> Rows:

@@ -7,10 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 
 from labelsieve.report.account import told
-from labelsieve.report.beside import LEGEND, NOT_RUN, Entry, blocks, difference, ours, paired_blocks, papers
+from labelsieve.report.beside import (
+    LEGEND,
+    NOT_RUN,
+    Entry,
+    blocks,
+    difference,
+    dominant_first,
+    long_form,
+    ours,
+    paired_blocks,
+    papers,
+)
 from labelsieve.report.claims import claims
 from labelsieve.report.comparison import markdown, mean_and_error
-from labelsieve.report.facts import Outcome, Outcomes, claim, fact, spread, where_given_up
+from labelsieve.report.facts import FAR, Outcome, Outcomes, claim, excess, fact, spread, where_given_up
 from labelsieve.report.formats import Rows
 from labelsieve.report.records import Run
 
@@ -23,6 +34,9 @@ CLAIM = """\
 The best test error of a method with penalty labels minus that of its base, on the same noise and seed, in points: below
 zero they help. Ours: mean ± standard error over (n) seeds, and the 95% interval by Student's t, which three trials
 make wide. *Holds*: the interval lies on the paper's side of zero; *uncertain*: zero is in it."""
+NUMBERS = f"""\
+The best test error in percent of every cell that was run, mean ± standard error over (n) seeds. Near: within {FAR:g}
+points, a threshold set before the runs."""
 OURS = "ours: mean ± standard error over (n) seeds; –: not run"
 FLATTERING = """\
 *Best* is the lowest test error of all epochs, which is what the paper reports and what nobody can choose without the
@@ -70,9 +84,11 @@ def results_page(
     account: str,
 ) -> str:
     """The whole page; `outcomes` have each run once, but for cells of which none is there."""
-    claimed = claims(outcome.entry for outcome in outcomes.values() if outcome.runs)
+    run = [outcome for outcome in outcomes.values() if outcome.runs and outcome not in variants]
+    claimed = claims(outcome.entry for outcome in run)
     sections = {
         "Do penalty labels help?": [CLAIM, markdown(claimed)] if claimed[1:] else [],
+        "Are the numbers the paper's?": [NUMBERS, markdown(numbers(run))] if run else [],
         "What was run": [what_was_run(runs), not_run(parts)],
         "What does and does not reproduce": [
             told(account, partial(fact, outcomes=outcomes), partial(claim, outcomes=outcomes))
@@ -118,6 +134,14 @@ def shown_part(part: Part) -> list[str]:
         texts.append(markdown(dashed(table.rows)))
     notes = [*part.notes, *([f"{part.missing} runs are missing"] if part.missing else [])]
     return [*texts, *(["\n".join(f"- {note}" for note in notes)] if notes else [])]
+
+
+def numbers(outcomes: Sequence[Outcome]) -> Rows:
+    """A line per cell, and whether its mean is near the printed one."""
+    those = sorted((one for one in outcomes if one.entry.published), key=lambda one: dominant_first(one.entry))
+    header, *rows = long_form([one.entry for one in those])
+    near = ["yes" if abs(excess(one)) <= FAR else "no" for one in those]
+    return [[*header, "near"], *([*row, word] for row, word in zip(rows, near, strict=True))]
 
 
 def dashed(rows: Rows) -> Rows:

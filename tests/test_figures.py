@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from labelsieve.cli import execute
 from labelsieve.experiments import paper_figures, spec
-from labelsieve.experiments.figure import Known, identity_of, over_seeds
+from labelsieve.experiments.figure import Known, by_panel, identity_of, seeds_of, spread_of
 from labelsieve.experiments.matching import identity, known_runs
 from labelsieve.experiments.paper import tables
 from labelsieve.experiments.paper_figures import FIGURES, MIXED, points
@@ -272,13 +272,30 @@ def one_after_another(experiments, out, at_once, on):
     return {}
 
 
-def test_the_title_says_how_many_seeds(tmp_path):
+def test_titles_say_how_many_seeds(tmp_path):
     point = points(10)[0]
     known = [Known(point, {0: tmp_path}), Known(point, {})]
-    assert over_seeds(known) == "one seed"
+    assert seeds_of(known) == "one seed" and spread_of(known) == ""
     known.append(Known(point, {0: tmp_path, 2: tmp_path}))
-    assert over_seeds(known) == "mean and standard error over 2 seeds at most"
-    assert over_seeds(known[2:]) == "mean and standard error over 2 seeds"
+    assert seeds_of(known) == "1 to 2 seeds" and "standard error" in spread_of(known)
+    assert seeds_of(known[2:]) == "2 seeds"
+    assert list(by_panel(known)) == ["CIFAR-100; 1 to 2 seeds"] and by_panel(known[1:2]) == {}
+
+
+def test_a_legend_shows_what_is_drawn():
+    """A line where marks are joined, a mark alone where there is one, a hollow one where only the paper has any."""
+    panels = {
+        "a": [
+            Line("joined", {0.0: [1.0], 1.0: [2.0]}),
+            Line("alone", {0.0: [1.0]}),
+            Line("paper's", {}, {0.0: (3.0, None)}),
+        ],
+        "b": [Line("joined", {0.0: [1.0]}), Line("alone", {}), Line("paper's", {}, {0.0: (3.0, 0.1)})],
+    }
+    figure = figures.errors.__wrapped__(panels, "title", "x", "paper")
+    (legend,) = figure.legends
+    lines = {line.get_label(): (line.get_linestyle(), line.get_markerfacecolor()) for line in legend.get_lines()}
+    assert lines["joined"][0] == ":" and lines["alone"] == ("None", "#D55E00") and lines["paper's"] == ("None", "none")
 
 
 def test_a_legend_names_only_what_is_drawn():

@@ -130,18 +130,23 @@ def spoken(experiment: Experiment) -> str:
 
 
 def by_panel(known: list[Known]) -> dict[str, dict[str, list[Known]]]:
-    """Points by panel and series; panels without any run are left out."""
+    """Points by panel, which says how many seeds it has, and series; panels without any run are left out."""
     panels: dict[str, dict[str, list[Known]]] = {}
     for one in known:
         panels.setdefault(one.point.panel, {}).setdefault(one.point.series, []).append(one)
-    return {name: panel for name, panel in panels.items() if any(one.paths for s in panel.values() for one in s)}
+    every = {name: [one for series in panel.values() for one in series] for name, panel in panels.items()}
+    return {f"{name}; {seeds_of(every[name])}": panels[name] for name in panels if any(o.paths for o in every[name])}
 
 
-def over_seeds(known: list[Known]) -> str:
-    counts = {len(one.paths) for one in known if one.paths}
-    if counts == {1}:
-        return "one seed"
-    return f"mean and standard error over {max(counts)} seeds" + (" at most" if len(counts) > 1 else "")
+def seeds_of(known: list[Known]) -> str:
+    """3 seeds; 1 to 3 seeds; one seed"""
+    counts = sorted({len(one.paths) for one in known if one.paths})
+    return " to ".join(map(str, counts)) + " seeds" if counts != [1] else "one seed"
+
+
+def spread_of(known: list[Known]) -> str:
+    """What bars and bands are, if there are any."""
+    return "\nmean and standard error over the seeds" if any(len(one.paths) > 1 for one in known) else ""
 
 
 def scores_figure(known: list[Known]) -> Pictures:
@@ -178,7 +183,7 @@ def errors_figure(title: str, xlabel: str, known: list[Known]) -> Pictures:
         ]
         for name, panel in by_panel(known).items()
     }
-    return figures.errors(panels, f"{title}\n{over_seeds(known)}", xlabel, "paper (hollow)")
+    return figures.errors(panels, f"{title}{spread_of(known)}", xlabel, "paper (hollow)")
 
 
 def precision_figure(known: list[Known]) -> Pictures:
@@ -195,7 +200,7 @@ def precision_figure(known: list[Known]) -> Pictures:
         for name, panel in by_panel(known).items()
     }
     run = known[0].point.experiment
-    title = f"{DATASETS[run.data]}: how clean the selected samples are\n{over_seeds(known)}"
+    title = f"{DATASETS[run.data]}: how clean the selected samples are{spread_of(known)}"
     return figures.precision(panels, title, run.warmup, "paper, approximate, from its text")
 
 

@@ -26,7 +26,7 @@ from labelsieve.report.results_page import Part, Picture, results_page
 FIGURES = "figures"  # folder beside the page
 DRAWINGS = ((7, None), (3, None), (8, None), (9, None), (10, None), (11, None), (11, "cifar10"))
 CAPTIONS = {
-    3: "the scores of single samples at the end of the warm-up",
+    3: "the scores of single samples at the end of the warm-up, one class of one run",
     7: "the kinds of noise as they are drawn here",
     8: "best test error under pair noise",
     9: "best test error under symmetry noise",
@@ -116,7 +116,7 @@ def page_of(folder: Path) -> tuple[str, list[Drawing]]:
             found = outcomes_of(table, cells, trials, known)
             parts.append(part_of(table, data, found, missing(trials, known)))
             outcomes |= {one.name: one for one in found if one.name not in outcomes}
-            used |= {trial.identity for trial in trials}
+            used |= {trial.identity for trial in trials if not trial.cell.variant}
     early = {identity(point.experiment.as_dict()) for point in points(3)}  # they end when the selecting begins
     rest = {each: path for each, path in known.items() if each not in used and dict(each)["data"] in SL_BETA}
     others = other_outcomes({each: path for each, path in rest.items() if each not in early}, outcomes)

@@ -35,6 +35,12 @@ class Entry:
         return f"{self.noise} {100 * self.rate:g}%" if self.noise else "its own"
 
 
+def dominant_first(entry: Entry) -> tuple[str, int, float]:
+    """To sort by: the data, the noise, where one class dominates before where none does, and its rate."""
+    kinds = ["pair", "mixed", "symmetry", entry.noise]
+    return entry.data, kinds.index(entry.noise), entry.rate
+
+
 def measured(run: Run, measure: str) -> float:
     """An error of a run in percent: its best, that of the chosen epoch, or the best of one of its rounds."""
     name, _, number = measure.partition(" ")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from labelsieve.report.records import Run
 
 UNKNOWN = "–"
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # of two values, of three, and so on
 FEW = 6  # methods, all of whose differences can be read
 # The paper's claim, pair by pair: the method and what it must be better than.
 PAIRS = (
@@ -24,6 +25,13 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
         return mean, math.nan
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of a mean by Student's t; of many values a little wide. Two values at least."""
+    mean, error = mean_and_error(values)
+    reach = STUDENT[min(len(values) - 2, len(STUDENT) - 1)] * error
+    return mean - reach, mean + reach
 
 
 def shown(values: Sequence[float]) -> str:

@@ -64,8 +64,18 @@ class Line:
     paper: Mapping[float, Published] = field(default_factory=dict)
 
     @property
+    def size(self) -> int:
+        return len(self.marks)
+
+    @property
     def drawn(self) -> bool:
         return bool(self.marks or self.paper)
+
+    def as_drawn(self, style: Style) -> Style:
+        """What it looks like: a single mark has no line, and what only the paper has is hollow."""
+        if len(self.marks) > 1:
+            return style
+        return style | {"linestyle": ""} | ({} if self.marks else {"markerfacecolor": "none", "markersize": 9})
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,15 @@ class Curve:
     paper: float | None = None  # where it ends, approximately
 
     @property
+    def size(self) -> int:
+        return len(self.runs)
+
+    @property
     def drawn(self) -> bool:
         return bool(self.runs)
+
+    def as_drawn(self, style: Style) -> Style:
+        return style
 
 
 @dataclass(frozen=True)
@@ -184,8 +201,8 @@ def legend(figure: "Figure", panels: Mapping[str, Sequence[Line] | Sequence[Curv
     """Below the panels: what is drawn in them, and what hollow marks are."""
     every = [each for series in panels.values() for each in series]
     styles = dict(zip(dict.fromkeys(each.name for each in every), STYLES, strict=False))
-    there = {each.name for each in every if each.drawn}
-    entries = [(style, name) for name, style in styles.items() if name in there]
+    fullest = {each.name: each for each in sorted(every, key=lambda each: each.size) if each.drawn}
+    entries = [(fullest[name].as_drawn(style), name) for name, style in styles.items() if name in fullest]
     hollow = {"color": "0.4", "marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
     printed = any(each.paper for each in every if each.drawn)
     legend_of(figure, [*entries, (hollow, of_paper)] if printed else entries)

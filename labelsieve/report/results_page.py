@@ -7,9 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 
 from labelsieve.report.account import told
-from labelsieve.report.beside import LEGEND, NOT_RUN, Entry, blocks, difference, ours, paired_blocks, papers
+from labelsieve.report.beside import (
+    LEGEND,
+    NOT_RUN,
+    Entry,
+    blocks,
+    difference,
+    dominant_first,
+    long_form,
+    ours,
+    paired_blocks,
+    papers,
+)
+from labelsieve.report.claims import claims
 from labelsieve.report.comparison import markdown, mean_and_error
-from labelsieve.report.facts import Outcome, Outcomes, claim, fact, spread, where_given_up
+from labelsieve.report.facts import FAR, Outcome, Outcomes, claim, excess, fact, spread, where_given_up
 from labelsieve.report.formats import Rows
 from labelsieve.report.records import Run
 
@@ -18,6 +30,13 @@ OPENING = """\
 Our runs of the paper's experiments beside its printed numbers, made from the records in `results` by
 `labelsieve results`, which trains nothing; `labelsieve table N` runs what is missing of a table. Runs on other data,
 such as the demo's, are not here."""
+CLAIM = """\
+The best test error of a method with penalty labels minus that of its base, on the same noise and seed, in points: below
+zero they help. Ours: mean ± standard error over (n) seeds, and the 95% interval by Student's t, which three trials
+make wide. *Holds*: the interval lies on the paper's side of zero; *uncertain*: zero is in it."""
+NUMBERS = f"""\
+The best test error in percent of every cell that was run, mean ± standard error over (n) seeds. Near: within {FAR:g}
+points, a threshold set before the runs."""
 OURS = "ours: mean ± standard error over (n) seeds; –: not run"
 FLATTERING = """\
 *Best* is the lowest test error of all epochs, which is what the paper reports and what nobody can choose without the
@@ -26,7 +45,9 @@ epoch learnt from (for methods without a selection, of all samples). Percent, me
 *A class given up*: the epochs in which some class kept less than half of the share that is kept of all samples."""
 VARIANTS = """\
 The same protocol but for what stands in brackets: the best test error beside that of the same trials without the
-change, and beside the paper's number."""
+change, and beside the paper's number. `forward one`: learning from the pass that decides; what else is changed in such
+runs is set against such runs."""
+ONE_PASS = "forward one"
 
 
 @dataclass(frozen=True)
@@ -63,7 +84,11 @@ def results_page(
     account: str,
 ) -> str:
     """The whole page; `outcomes` have each run once, but for cells of which none is there."""
+    run = [outcome for outcome in outcomes.values() if outcome.runs and outcome not in variants]
+    claimed = claims(outcome.entry for outcome in run)
     sections = {
+        "Do penalty labels help?": [CLAIM, markdown(claimed)] if claimed[1:] else [],
+        "Are the numbers the paper's?": [NUMBERS, markdown(numbers(run))] if run else [],
         "What was run": [what_was_run(runs), not_run(parts)],
         "What does and does not reproduce": [
             told(account, partial(fact, outcomes=outcomes), partial(claim, outcomes=outcomes))
@@ -111,6 +136,14 @@ def shown_part(part: Part) -> list[str]:
     return [*texts, *(["\n".join(f"- {note}" for note in notes)] if notes else [])]
 
 
+def numbers(outcomes: Sequence[Outcome]) -> Rows:
+    """A line per cell, and whether its mean is near the printed one."""
+    those = sorted((one for one in outcomes if one.entry.published), key=lambda one: dominant_first(one.entry))
+    header, *rows = long_form([one.entry for one in those])
+    near = ["yes" if abs(excess(one)) <= FAR else "no" for one in those]
+    return [[*header, "near"], *([*row, word] for row, word in zip(rows, near, strict=True))]
+
+
 def dashed(rows: Rows) -> Rows:
     """Without the words for what is not there."""
     return [["–" if cell == NOT_RUN else cell for cell in row] for row in rows]
@@ -121,13 +154,19 @@ def varied(variants: Sequence[Outcome], outcomes: Outcomes) -> Rows:
     rows = [["data", "method", "noise", "ours (n)", "minus the unchanged, seed by seed", "paper", "ours - paper"]]
     for variant in variants:
         entry = variant.entry
-        unchanged = outcomes.get(variant.name.partition(" (")[0])
+        unchanged = outcomes.get(unchanged_name(variant.name))
         before = unchanged.entry.errors if unchanged else {}
         gains = ", ".join(
             f"{entry.errors[seed] - before[seed]:+.2f}" for seed in sorted(entry.errors) if seed in before
         )
         rows.append([entry.data, entry.method, entry.column, ours(entry), gains, papers(entry), difference(entry)])
     return rows
+
+
+def unchanged_name(name: str) -> str:
+    """Of the runs that a variant is set against: with one pass, if that is not its only change."""
+    usual, _, changes = name.partition(" (")
+    return f"{usual} ({ONE_PASS})" if ONE_PASS in changes and changes != f"{ONE_PASS})" else usual
 
 
 def once(outcomes: Iterable[Outcome]) -> list[Outcome]:

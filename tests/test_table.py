@@ -454,7 +454,7 @@ def test_the_small_table_takes_any_method(here, monkeypatch, capsys):
 
 def test_rates_are_numbers(here, capsys):
     assert execute(["table", "2", "--show", "--rate", "0.40,.2", "--dataset", "cifar10", "--methods", "sl"]) == 0
-    assert capsys.readouterr().out.count("cifar10") == 5  # pair and symmetry at both, mixed at one
+    assert capsys.readouterr().out.count("\ncifar10 ") == 5  # pair and symmetry at both, mixed at one
 
 
 # ---- what is run

@@ -20,7 +20,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 import labelsieve
 from labelsieve import options
 from labelsieve.errors import InputError, LabelsieveError, nearest, unexpected
-from labelsieve.options import Data, File, Number, Text, Whole, own_default
+from labelsieve.options import Data, File, Number, SomeData, Text, Whole, own_default
 
 P = ParamSpec("P")
 GOING_ON = ("train", "table", "compare", "figure", "demo")  # commands that go on where they were cut
@@ -40,7 +40,7 @@ def demo(
 
     Args:
         noise: Kind of label noise that is added: pair, symmetry or mixed.
-        rate: Share of the labels that it makes wrong.
+        rate: Share of the labels that it makes wrong, from 0 to below 1: the methods are told it.
         seeds: How many times each method is trained, each time with other noise.
         first_seed: The first of these seeds.
         methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all; all of them
@@ -54,7 +54,7 @@ def demo(
 
 
 def train(
-    data: Data = "fashion",
+    data: SomeData = "fashion",
     *,
     method: Text = None,
     criterion: Text = None,
@@ -82,8 +82,8 @@ def train(
         criterion: What decides which samples look clean: ol, pl, all or margin. Default: the method's own.
         lam: λ, how much Criteria_ALL subtracts for the penalty label.
         set: An option of the method, as name=value; may be repeated.
-        noise_rate: The share of labels that is believed wrong, 0 to 1, or auto: found out by a probe first. Default:
-            the rate of the added noise, or auto.
+        noise_rate: The share of labels that is believed wrong, from 0 to below 1, or auto: found out by a probe first.
+            Default: the rate of the added noise, or auto.
         scores: Epochs after which every sample's scores are kept in the run's folder, with commas between them: 25,40.
         final: Where the noise rate is found out and no method is named: train once more, from all samples with the
             suspects under the labels that the audit suggests, and deliver that model.
@@ -124,7 +124,7 @@ def train(
 
 
 def compare(
-    data: Data = "fashion",
+    data: SomeData = "fashion",
     *,
     methods: str = "default,mentornet,mentornet-prop",
     noise: Text = None,
@@ -132,6 +132,9 @@ def compare(
     noise_rate: Number = None,
     seeds: int = 3,
     first_seed: int = 0,
+    against: Text = None,
+    format: str = "text",
+    save: File = None,
     out: Path = Path("runs/compare"),
     reading: OmitArgPrefixes[options.Reading],
     training: OmitArgPrefixes[options.Learning],
@@ -144,11 +147,15 @@ def compare(
         methods: Which methods, with commas between them; co-teaching:all is co-teaching with criterion all,
             mentornet-prop:lam=0.5 mentornet-prop with that option; all of them for all.
         noise: Corrupt the labels first: pair, symmetry or mixed. Default: the labels as they are.
-        rate: Share of the labels that the added noise makes wrong.
-        noise_rate: The share of labels that is believed wrong. Default: the rate of the added noise.
+        rate: Share of the labels that the added noise makes wrong, from 0 to 1.
+        noise_rate: The share of labels that is believed wrong, from 0 to below 1. Default: the rate of the added noise.
         seeds: How many times each method is trained, each time with other noise.
         first_seed: The first of these seeds.
-        out: Folder for the runs, the table and the picture. Runs that are there already are not run again.
+        against: Set every other method against this one, seed by seed. Default: the paper's pairs, such as sl-prop and
+            sl, against each other, and of up to six methods the rest against the first; in a csv all against the first.
+        format: text, markdown, latex or csv, which has a line for every run.
+        save: A file for the table. Default: the terminal; table.md is written anyway.
+        out: Folder for the runs, table.md and the picture. Runs that are there already are not run again.
     """
     from labelsieve.experiments.compare import expanded
     from labelsieve.experiments.single import compare_options
@@ -160,6 +167,9 @@ def compare(
         rate=rate,
         noise_rate=noise_rate,
         seeds=range(first_seed, first_seed + seeds),
+        against=against,
+        form=format,
+        save=save,
         out=out,
         **vars(reading),
         **vars(training),
@@ -187,7 +197,8 @@ def table(
         dataset: Only these datasets, with commas between them: cifar10, cifar100, tiny-imagenet, ...
         noise: Only these kinds of noise: pair, symmetry, mixed, or own where the data has its own.
         rate: Only these rates: 0.2,0.4.
-        methods: Only these methods.
+        methods: Only these of its methods, with commas between them. The table small, of default, mentornet,
+            mentornet-prop and sl-prop, takes any other as well.
         seeds: Trials of each cell. Default: three for the paper's tables, two for the small one.
         epochs: Of the small table's runs; the paper's tables say their own. Default: 12.
         format: text, markdown, latex or csv.
@@ -240,7 +251,7 @@ def results(
 
 
 def bench(
-    data: Data = "fashion",
+    data: SomeData = "fashion",
     *,
     model: Text = None,
     batch: int = 128,
@@ -290,7 +301,7 @@ def predict(
 
 
 def audit(
-    run: Positional[Annotated[str, arg(metavar="RUN")]] = "",
+    run: Positional[Annotated[str, arg(metavar="[RUN]")]] = "",
     *,
     out: File = None,
     data: Text = None,
@@ -321,7 +332,7 @@ def audit(
     audit_options(run, labels, pred_probs, classes, text, data, out, export, model)
 
 
-def methods(name: Positional[Annotated[str, arg(metavar="NAME")]] = "") -> None:
+def methods(name: Positional[Annotated[str, arg(metavar="[NAME]")]] = "") -> None:
     """List the methods, their options and the criteria; with a name, show the page of that method.
 
     Args:
@@ -344,7 +355,7 @@ def check(data: Data, *, reading: OmitArgPrefixes[options.Scaling]) -> None:
 
 
 def noise(
-    data: Data = "fashion",
+    data: SomeData = "fashion",
     *,
     out: Path,
     kind: str = "pair",
@@ -361,7 +372,7 @@ def noise(
         data: As for train.
         out: The label file (.csv) to write.
         kind: pair, symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix.
-        rate: Share of the labels to make wrong.
+        rate: Share of the labels to make wrong, from 0 to 1.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
         exact: Give each class its exact share of noise instead of drawing it sample by sample.
         seed: Of the draw.
@@ -546,6 +557,7 @@ def wanted(argv: Sequence[str], option: str, words: str) -> str:
     """What an option takes instead of what it was given, from the words of tyro's error page."""
     typed = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
     typed += [value for word, value in itertools.pairwise(argv) if word == option]
+    typed += re.findall(r"literal for int\(\) with base 10: '([^']*)'", words)  # of what has no name before it
     kinds = {r"\bint\b": "a whole number", r"\bfloat\b": "a number"}
     kind = next((kind for pattern, kind in kinds.items() if re.search(pattern, words)), "another value")
     return f"wants {kind}, not {typed[0]!r}" if typed else f"wants {kind}"
@@ -557,7 +569,7 @@ def complaint(argv: Sequence[str], page: str) -> str:
     words = " ".join(line for line in lines if line.strip("╰╯─+-"))
     said = re.split("Perhaps you meant|Argument helptext|Available subcommands|For full helptext", words)[0]
     said = " ".join(said.split()).rstrip(".")
-    if value_error := re.match(r"Error parsing (--[\w-]+)", said):
+    if value_error := re.match(r"Error parsing (--[\w-]+|[A-Z]+)", said):
         return f"{value_error[1]} {wanted(argv, value_error[1], words)}; see labelsieve {argv[0]} --help"
     if not argv or argv[0] not in COMMANDS:
         hint = nearest(argv[0] if argv else "", COMMANDS)

@@ -37,6 +37,15 @@ def stranger(place: Path) -> InputError:
     return InputError(f"{place} is neither a run (it has no spec.json) nor an audit (it has no summary.json); {made}")
 
 
+def refuse_no_folder(path: Path, option: str = "--out") -> None:
+    """Say before any work that a folder for it is not there and cannot be made."""
+    nearest = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise InputError(f"{nearest} is a file, not a folder; name another {option}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write in {nearest}; name another {option}")
+
+
 def refuse_others(path: Path, *first_lines: str) -> None:
     """A file that does not begin with a line which labelsieve writes is somebody's work, and not written over."""
     if path.is_dir():

@@ -13,6 +13,7 @@ Number = Annotated[float | None, own_default(metavar="NUMBER")]
 Whole = Annotated[int | None, own_default(metavar="N")]
 File = Annotated[Path | None, own_default(metavar="PATH")]
 Data = Positional[Annotated[str, arg(metavar="DATA")]]
+SomeData = Positional[Annotated[str, arg(metavar="[DATA]")]]  # where there is a default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Noise:
     Args:
         noise: Corrupt the labels: pair, symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix.
             Of mixed noise 0.75 goes to one class; mixed:0.6 says another share.
-        rate: Share of the labels that the added noise makes wrong.
+        rate: Share of the labels that the added noise makes wrong, from 0 to 1.
         noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
         exact_noise: Give each class its exact share of the added noise instead of drawing it sample by sample.
     """
@@ -101,6 +102,9 @@ class Learning:
         batch: Samples per step. Default: 128.
         lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
             data, or 0.1.
+        sampler: permutation: each sample once an epoch. independent: each batch drawn by itself.
+        forward: one: learn from the pass that decides. second: from another one over the kept samples alone, for
+            methods that only select.
     """
 
     model: Text = None
@@ -108,6 +112,8 @@ class Learning:
     warmup: Whole = None
     batch: Whole = None
     lr: Number = None
+    sampler: str = "permutation"
+    forward: str = "one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +123,6 @@ class Training(Learning):
     Args:
         weight_decay: Pull of all weights towards zero.
         nesterov: Momentum that looks ahead.
-        sampler: permutation: each sample once an epoch. independent: each batch drawn by itself.
-        forward: one: learn from the pass that decides. second: from another one over the kept samples alone, for
-            methods that only select.
         augment: Change the images at random while training, such as crop4,flip,cutout8; window224 cuts windows out of
             images that are scaled to 256.
         normalise: image: each image by itself, as the paper does. imagenet: by its colours, as pretrained weights want.
@@ -130,8 +133,6 @@ class Training(Learning):
 
     weight_decay: float = 5e-4
     nesterov: bool = True
-    sampler: str = "permutation"
-    forward: str = "one"
     augment: str = ""
     normalise: str = "image"
     weights: Text = None

@@ -11,6 +11,8 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save_file
 
+from labelsieve.report.whole import errors
+
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 VERSIONS = {"labelsieve": "0.1.0", "torch": "2.13.0", "python": "3.11.7"}
 
@@ -45,7 +47,7 @@ def make_run(
         row |= {"precision": 0.95 - 0.2 / epoch if selecting else 0.6} if truth else {}
         rows.append({**row, "kept": [0.6 if selecting else 1.0] * len(classes), "seconds": 1.0})
     if done:
-        rows.append({"event": "end", "chosen_epoch": epochs, **({"best": last, "last": last} if test else {})})
+        rows.append({"event": "end", "chosen_epoch": epochs, **errors(rows)})
         (path / "done").touch()
         size = len(classes)
         counts = (np.eye(size) * 60 + np.roll(np.eye(size), 1, 1) * 40).astype(np.int64)

@@ -1,6 +1,7 @@
 """The command line, in this process and as a real one."""
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -197,7 +198,14 @@ def test_methods_are_listed(capsys):
         (["train", "--no-final", "--method"], "Missing value for argument '--method'"),
         (["train", "--method", "mentornett"], "did you mean mentornet?"),
         (["train", "--criterion", "oll"], "did you mean ol?"),
+        (["train", "--criterion", "foo"], "unknown criterion 'foo': there are: all, margin, ol, pl"),
         (["train", "--model", "smal"], "did you mean small?"),
+        (["figure", "x"], "NUMBER wants a whole number, not 'x'; see labelsieve figure --help"),
+        (["figure", "--seeds", "2", "1.5"], "NUMBER wants a whole number, not '1.5'; see labelsieve figure --help"),
+        (["audit", "runs/nope"], "there is no folder runs/nope; name one that labelsieve train"),
+        (["compare", "--methods", ",", "--noise-rate", "0.2"], "--methods names no method; write such as default,"),
+        (["table", "2", "--methods", ","], "--methods names nothing; leave it out to have all"),
+        (["noise", "--rate", "1.2", "--out", "a.csv"], "noise rate must be in [0, 1], got 1.2"),
         (["train", "--noise", "piar", "--rate", "0.4"], "did you mean pair?"),
         (["train", "--noise-rate", "1.5"], "noise rate must be in [0, 1), got 1.5"),
         (["train", "--noise-rate", "-0.1"], "noise rate must be in [0, 1)"),
@@ -428,10 +436,36 @@ def test_a_bug_is_one_line_and_a_log(monkeypatch, capsys):
     monkeypatch.setattr(labelsieve.experiments.compare, "compare", None)
     assert execute(["demo"]) == 1
     error = capsys.readouterr().err
-    assert "a bug in labelsieve (TypeError)" in error and error.count("\n") == 1
+    assert "a bug in labelsieve (TypeError) at " in error and error.count("\n") == 1
+    assert re.search(r"/labelsieve/cli.py:\d+: 'NoneType' object is not callable; please report it with", error)
     log = Path(error.split()[-1])
     assert "'NoneType' object is not callable" in log.read_text()
     log.unlink()
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ("undefined_name", "(NameError) at {file}:{line}: name 'undefined_name' is not defined; please report it"),
+        ("torch.zeros(2) @ torch.zeros(3)", "(RuntimeError) at {file}:{line}: inconsistent tensor size, expected"),
+    ],
+)
+def test_an_error_in_a_changed_method_names_its_line(broken, says, monkeypatch, tmp_path, capsys):
+    """A line that somebody has added to the package, the innermost of the package's own."""
+    from labelsieve import errors, methods
+
+    place = tmp_path / "labelsieve" / "methods.py"
+    place.parent.mkdir()
+    place.write_text(f"import torch\n\n\ndef gce(p, criterion=None):\n    return {broken}\n")
+    scope = {}
+    exec(compile(place.read_text(), place, "exec"), scope)
+    monkeypatch.setattr(errors, "PACKAGE", str(place.parent))
+    monkeypatch.setattr(errors, "NOT_ONES_OWN", (*errors.NOT_ONES_OWN, str(place.parent), str(Path(__file__).parent)))
+    monkeypatch.setitem(methods.METHODS, "gce", scope["gce"])
+    assert execute(["train", "--method", "gce", "--noise-rate", "0.1", "--out", str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert "a bug in labelsieve " + says.format(file=place, line=5) in error and error.count("\n") == 1
+    Path(error.split()[-1]).unlink()
 
 
 def test_an_error_in_ones_own_network_is_not_called_a_bug_of_ours(tmp_path, monkeypatch, capsys):
@@ -458,6 +492,25 @@ def test_an_error_in_ones_own_network_is_not_called_a_bug_of_ours(tmp_path, monk
     assert f"{tmp_path}/mine_raises.py:12 raised KeyError: 'colour'; the whole traceback is in " in error
     assert error.count("\n") == 1
     Path(error.split()[-1]).unlink()
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("train", "[DATA]"),
+        ("compare", "[DATA]"),
+        ("bench", "[DATA]"),
+        ("noise", "[DATA]"),
+        ("methods", "[NAME]"),
+        ("audit", "[RUN]"),
+        ("check", "DATA"),
+        ("predict", "RUN DATA"),
+    ],
+)
+def test_usage_says_what_may_be_left_out(command, usage, capsys):
+    with pytest.raises(SystemExit):
+        execute([command, "--help"])
+    assert f" {usage}" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_help_imports_nothing_heavy():

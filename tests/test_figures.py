@@ -18,6 +18,7 @@ from labelsieve.experiments.prepare import noise_matrix
 from labelsieve.experiments.spec import Experiment
 from labelsieve.report import figures
 from labelsieve.report.figures import Curve, Line, Scored, arranged, precision, selected_clean
+from labelsieve.report.whole import errors
 from tests.conftest import blobs
 
 
@@ -26,8 +27,9 @@ def pretend(experiment, root, best=20.0, precision=0.7):
     folder = root / experiment.name()
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps({"experiment": experiment.as_dict()}))
-    epochs = [{"event": "epoch", "epoch": e + 1, "precision": precision} for e in range(experiment.epochs)]
-    rows = [{"event": "start"}, *epochs, {"event": "end", "best": best, "last": best}]
+    measured = {"precision": precision, "test_error": best}
+    epochs = [{"event": "epoch", "epoch": e + 1, **measured} for e in range(experiment.epochs)]
+    rows = [{"event": "start"}, *epochs, {"event": "end", "chosen_epoch": 1, **errors(epochs)}]
     (folder / "record.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "done").touch()
     return folder

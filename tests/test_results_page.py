@@ -20,6 +20,7 @@ from labelsieve.report.comparison import interval, mean_and_error
 from labelsieve.report.facts import Outcome, claim, clearly_lower, compared, fact, given_up
 from labelsieve.report.records import Run
 from labelsieve.report.results_page import numbers, varied
+from labelsieve.report.whole import errors
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
@@ -27,7 +28,7 @@ PAIR = "cifar10 pair 40%"
 
 
 def record(root: Path, what, best: float, last: float | None = None, kept=None) -> Path:
-    """A finished run of three epochs, as it would be committed."""
+    """A finished run, as it would be committed; what comes after its third epoch is as that one."""
     folder = root / what.name()
     folder.mkdir(parents=True)
     versions = {"labelsieve": "0.1.0", "torch": "2.99.0", "python": "3.11.7"}
@@ -35,13 +36,13 @@ def record(root: Path, what, best: float, last: float | None = None, kept=None) 
     (folder / "spec.json").write_text(json.dumps(spec))
     last = best + 1 if last is None else last
     kept = kept or [[1.0, 1.0]] * 3
-    errors = (best + 2, best, last)
-    rows = [{"event": "start", "device": "A device"}]
-    rows += [
+    three = list(zip((best + 2, best, last), kept, strict=True))
+    epochs = [
         {"event": "epoch", "epoch": n, "test_error": e, "precision": 0.75, "kept": k}
-        for n, e, k in zip((1, 2, 3), errors, kept, strict=True)
+        for n, (e, k) in enumerate([*three, *three[-1:] * (what.epochs - 3)], 1)
     ]
-    rows.append({"event": "end", "chosen_epoch": 3, "best": best, "last": last})
+    end = {"event": "end", "chosen_epoch": 3, **errors(epochs)}
+    rows = [{"event": "start", "device": "A device"}, *epochs, end]
     (folder / "record.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "done").touch()
     return folder

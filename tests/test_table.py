@@ -32,6 +32,7 @@ from labelsieve.experiments.sweep import folder_of, sweep
 from labelsieve.report.beside import Entry, blocks, difference, measured, ours, paired_rows, papers, within
 from labelsieve.report.formats import Block, Document, written
 from labelsieve.report.records import Run
+from labelsieve.report.whole import errors
 from tests.conftest import blobs
 
 CELL = experiment("cifar10", "mentornet-prop", "pair", 0.4)
@@ -43,15 +44,11 @@ def record(folder: Path, what: Experiment, best: float, rounds: dict[int, float]
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps({"experiment": {**what.as_dict(), **spec}, "data": "x"}))
     epochs = [
-        {"event": "epoch", "epoch": 1, "test_error": best + 1},
-        {"event": "epoch", "epoch": 2, "test_error": best},
+        {"event": "epoch", "epoch": n, **({"round": k} if rounds else {}), "test_error": e + (n != 2)}
+        for k, e in (rounds or {1: best}).items()
+        for n in range(1, what.epochs + 1)
     ]
-    if rounds:
-        epochs = [
-            {"event": "epoch", "epoch": n, "round": k, "test_error": e + n} for k, e in rounds.items() for n in (0, 1)
-        ]
-    end = {"event": "end", "chosen_epoch": 2, "best": best, "last": best}
-    rows = [{"event": "start"}, *epochs, end]
+    rows = [{"event": "start"}, *epochs, {"event": "end", "chosen_epoch": 2, **errors(epochs)}]
     (folder / "record.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "done").touch()
     return folder
@@ -158,7 +155,7 @@ def test_of_two_that_match_the_one_in_out_counts_then_the_first_by_name(tmp_path
 def test_a_record_that_cannot_be_read_is_named(here, capsys):
     (record(here / "results" / "x", CELL, 12.0) / "spec.json").write_text("{")
     assert execute([*TWO, "--show"]) == 2
-    assert "cannot read results/x/spec.json" in capsys.readouterr().err
+    assert "results/x/spec.json is damaged: it is no JSON" in capsys.readouterr().err
 
 
 # ---- the numbers
@@ -289,6 +286,14 @@ def test_latex_is_whole_and_escaped():
     assert not re.search(r"[#%_]", outside) and outside.count("$") % 2 == 0
 
 
+def test_remarks_are_told_but_are_no_part_of_a_latex_table():
+    remarked = replace(DOCUMENT, remarks=["not run: 3_of #4"])
+    assert written(remarked, "text").endswith("\nnote {1} #2\nnot run: 3_of #4\n")
+    assert written(remarked, "markdown").endswith("\n- note {1} #2\n- not run: 3_of #4\n")
+    first, second, rest = written(remarked, "latex").split("\n", 2)
+    assert second == "% not run: 3_of #4" and first + "\n" + rest == written(DOCUMENT, "latex")
+
+
 # ---- the command
 
 
@@ -304,7 +309,21 @@ def test_show_reads_records_and_runs_nothing(here, monkeypatch, capsys):
     assert re.search(r"default +pair 40% +18.00 \(1\) +18.4 ± 0.35 +-0.40 +n too small", said)
     assert re.search(r"mentornet-prop +pair 40% +12.50 ± 0.29 \(3\) +12.2 ± 0.12 +\+0.30 +yes", said)
     assert re.search(r"mentornet-prop minus default +pair 40% +-6.00 +-6.00 \(1\)", said)
-    assert "not run: 2 of the runs; no finished run in runs/paper or results" in said
+    assert "not run: 2 of the runs; no finished run in runs/paper or results, and no cifar10 in data: put" in said
+    (here / "data" / "cifar-10-batches-py").mkdir(parents=True)
+    assert execute([*TWO, "--show"]) == 0
+    assert "no finished run in runs/paper or results: without --show they are run" in capsys.readouterr().out
+
+
+def test_without_data_and_runs_there_is_nothing_to_show(here, monkeypatch, capsys):
+    monkeypatch.setattr(module, "run_all", lambda *_: pytest.fail("ran something"))
+    assert execute(TWO) == 2
+    captured = capsys.readouterr()
+    assert "nothing that was asked of table 2 is there or can be run: no cifar10 in data: put cifar-10" in captured.err
+    assert captured.err.count("\n") == 1 and captured.out == ""
+    assert execute([*TWO, "--show"]) == 0 and "and no cifar10 in data" in capsys.readouterr().out
+    record(here / "results" / "one", CELL, 12.0)  # then there is something
+    assert execute(TWO) == 0 and "not run: 5 of the runs; no cifar10 in data" in capsys.readouterr().out
 
 
 def test_a_csv_has_one_number_in_each_place(here, capsys):
@@ -355,8 +374,8 @@ def test_cells_whose_data_is_not_there_do_not_stop_the_others(here, monkeypatch,
 def test_weights_that_are_not_there_are_said_once(here, monkeypatch, capsys):
     monkeypatch.setattr(module, "run_all", lambda *_: pytest.fail("ran something"))
     (here / "data" / "clothing1m").mkdir(parents=True)
-    assert execute(["table", "7", "--seeds", "1", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.count("not run: 10 of the runs; no data/resnet50-0676ba61.pth: put") == 1
+    assert execute(["table", "7", "--seeds", "1", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.count("no data/resnet50-0676ba61.pth: put") == 1
 
 
 def test_clothing1m_is_fine_tuned_from_its_own_cross_entropy_model(here, monkeypatch, capsys):
@@ -395,8 +414,10 @@ def test_finished_runs_are_never_run_again(here, monkeypatch):
         (["4"], "no table '4' with numbers; there are: 1, 2, 3, 5, 6, 7, 8, small"),
         (["2", "--dataset", "cifar-10"], "has no dataset 'cifar-10': did you mean cifar10?"),
         (["2", "--methods", "default,mentornett"], "has no methods 'mentornett': did you mean mentornet?"),
+        (["2", "--methods", "elr"], "has no methods 'elr': any method goes with labelsieve table small and with"),
+        (["small", "--methods", "mine"], "table small has no methods 'mine': "),
         (["2", "--noise", "pear"], "did you mean pair?"),
-        (["2", "--rate", "0.5"], "has no rate '0.5': there are: 0.1, 0.2, 0.3, 0.4, 0, 0.6"),
+        (["2", "--rate", "0.5"], "has no rate '0.5': there are: 0, 0.1, 0.2, 0.3, 0.4, 0.6"),
         (["2", "--rate", "forty"], "--rate takes numbers such as 0.2,0.4, got 'forty'"),
         (["2", "--noise", "mixed", "--rate", "0.1"], "table 2 has no cell with --noise mixed --rate 0.1"),
         (["2", "--epochs", "3"], "--epochs goes with the table small alone"),
@@ -415,9 +436,25 @@ def test_wrong_options_are_one_line(arguments, says, here, capsys):
     assert says in error and error.count("\n") == 1 and not list(here.iterdir())
 
 
+def test_the_small_table_takes_any_method(here, monkeypatch, capsys):
+    monkeypatch.setitem(module.METHODS, "mine", module.METHODS["gce"])
+    assert execute(["table", "small", "--show", "--methods", "mine, sl-prop", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["method"], row["noise"]) for row in rows] == [
+        (method, noise) for noise in ("pair", "symmetry") for method in ("sl-prop", "mine")
+    ]
+    assert {row["paper"] for row in rows} == {""}
+    assert [cell.experiment.method for cell in small_table().cells][:4] == [
+        "default",
+        "mentornet",
+        "mentornet-prop",
+        "sl-prop",
+    ]
+
+
 def test_rates_are_numbers(here, capsys):
     assert execute(["table", "2", "--show", "--rate", "0.40,.2", "--dataset", "cifar10", "--methods", "sl"]) == 0
-    assert capsys.readouterr().out.count("cifar10") == 5  # pair and symmetry at both, mixed at one
+    assert capsys.readouterr().out.count("\ncifar10 ") == 5  # pair and symmetry at both, mixed at one
 
 
 # ---- what is run
@@ -445,7 +482,7 @@ def test_methods_of_a_trial_share_its_noise():
 
 def test_one_that_fails_is_told_and_the_others_are_shown(here, monkeypatch, capsys):
     table = Table("small", "Test", (Cell(quick(here, lr=1e30)), Cell(quick(here, noise="symmetry"))), seeds=1)
-    monkeypatch.setattr(module, "small_table", lambda: table)
+    monkeypatch.setattr(module, "small_table", lambda *_: table)
     assert execute(["table", "small", "--device", "cpu"]) == 1
     captured = capsys.readouterr()
     assert "failed: blobs.npz, pair 40%, default, seed 0: training diverged" in captured.err
@@ -493,7 +530,7 @@ def test_fine_tuning_starts_from_the_run_before(here, monkeypatch, capsys):
     start = quick(here)
     fine = replace(start, method="mentornet", lr=1e-12)
     table = Table("small", "Test", (Cell(start), Cell(fine, measure="chosen", start=start)), seeds=1)
-    monkeypatch.setattr(module, "small_table", lambda: table)
+    monkeypatch.setattr(module, "small_table", lambda *_: table)
     assert execute(["table", "small", "--device", "cpu", "--format", "csv", "--out", "out"]) == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows[1][3] == rows[2][3] != "not run"  # so small a learning rate changes nothing
@@ -507,7 +544,7 @@ def test_fine_tuning_waits_for_a_start_that_failed(here, monkeypatch, capsys):
     monkeypatch.setattr(module, "run_all", one_after_another)
     start = quick(here, lr=1e30)
     table = Table("small", "Test", (Cell(start), Cell(replace(start, lr=1e-6), start=start)), seeds=1)
-    monkeypatch.setattr(module, "small_table", lambda: table)
+    monkeypatch.setattr(module, "small_table", lambda *_: table)
     assert execute(["table", "small", "--device", "cpu"]) == 1
     assert "not run: 1 of the runs; the run that they start from failed" in capsys.readouterr().out
 
@@ -525,8 +562,11 @@ def test_standing_is_read_from_the_folders(tmp_path):
         (folder / "lock").write_text(owner)
     found = watch.standing(every, tmp_path, time.time() - 5)
     assert str(found) == "1 of 4 runs done, 1 running, 2 to come"
-    assert found.running == {"cifar10, pair 40%, selfie, seed 1": "round 2/3, epoch 30/100"}
+    assert found.running == {"cifar10, pair 40%, selfie:history=15, seed 1": "round 2/3, epoch 30/100"}
     assert (found.epochs, found.epochs_done) == (1200, 300 + 130 + 10)
+    assert watch.cut_before(every, tmp_path) == "of 4 runs 2 go on from the epochs that they had reached"
+    assert watch.cut_before(every[:2], tmp_path) == "of 2 runs 1 goes on from the epoch that it had reached"
+    assert watch.cut_before(every[3:], tmp_path) == watch.cut_before(every[:1], tmp_path) == ""
     assert watch.standing(every, tmp_path, time.time() + 60).running == {}  # taken before, by one that was killed
     assert watch.seconds_left(1200, 400, 600, 10.0) == 30.0 and watch.seconds_left(1200, 400, 400, 10.0) is None
 
@@ -587,13 +627,14 @@ def test_killed_and_started_again_it_ends_in_the_same_table(tmp_path, capsys):
         assert process.poll() is None
         time.sleep(0.02)
     process.kill()  # it alone: its workers must notice
-    process.communicate()
+    assert b"leaked" not in process.communicate()[1]
     assert len(list((tmp_path / "pieces").glob("*/done"))) < 4
     second = start(tmp_path / "pieces")
     again, told = second.communicate(timeout=120)
     assert second.returncode == 0 and again == whole
     assert re.search(rb"mentornet-prop +pair 40% +\d+\.\d\d \xc2\xb1 \d+\.\d\d \(2\)", whole)
     assert b"4 of 4 runs done, 0 running, 0 to come" in told
+    assert re.match(rb"of 4 runs \d goe?s? on from the epochs? that (it|they) had reached\n", told)
     prints = [json.loads(p.read_text())["data"] for p in (tmp_path / "pieces").glob("*/spec.json")]
     assert len(prints) == 4 and len(set(prints)) == 2  # the noise of a trial is both methods'
     assert execute([*SMALL, "--out", str(tmp_path / "pieces"), "--show"]) == 0

@@ -214,6 +214,14 @@ def test_other_ways_to_write_a_table_give_the_same(tmp_path, text):
         ("x,label\n1,1\n3,123456789012345678901234567890\n", r"mine.csv:3: the label is too large"),
         ("x,label\n1,1\n3,cat\n", "mix numbers .'1'. and words .'cat'."),
         ("x,label\n1,a\n2,a\n", "only the class 'a'"),
+        (
+            "x,y,label\n1,2,a\n3,zz,b\n5,6,a\n",
+            "^mine.csv:3: column 'y' holds 'zz', which is no number.*; without that row, .*has only the class 'a'",
+        ),
+        (
+            "x,label\n1,a\n2,\n3,NA\n",
+            "^mine.csv:3: it has no label.*; without the 2 bad rows, .*only the class",
+        ),
         ("x,label\n" + "".join(f"{k},n{k}\n" for k in range(30)), "looks like an id"),
         ("x,label\n1,\n2,NA\n", "none of the 2 rows can be used; mine.csv:2: it has no label"),
         ("name,label\nbob,a\nliz,b\n", "none of the 2 rows .* column 'name' holds 'bob', which is no number"),

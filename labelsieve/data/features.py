@@ -167,7 +167,13 @@ def rows_of(table: Table) -> Rows:
             if bad
             else f"{table.source} has no rows; at least one per class is needed"
         )
-    labels, clean, classes = _numbers(table, good)
+    try:
+        labels, clean, classes = _numbers(table, good)
+    except InputError as error:
+        if not bad:
+            raise
+        rows = "that row" if len(bad) == 1 else f"the {len(bad):,} bad rows"
+        raise InputError(f"{bad[0].name}: {bad[0].reason}; without {rows}, {error}") from error
     whole = _set(table, good, labels, clean, classes)
     if table.splits is None:
         return Rows(whole, None, None, bad)

@@ -27,6 +27,7 @@ from labelsieve.devices import best_device, best_precision, device_name, usable_
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.plain_loop import plain_epochs
 from labelsieve.experiments.spec import SETTINGS
+from labelsieve.files import refuse_no_folder, refuse_others
 from labelsieve.methods import METHODS, Problem, make
 from labelsieve.models import make_model, suitable
 from labelsieve.models.networks import make_networks, put_on
@@ -284,6 +285,8 @@ def bench_options(
             raise InputError(f"unknown method {name!r}: {nearest(name, METHODS)}")
     if epochs < 1 or batch < 2 or any(number < 1 for number in numbers):
         raise InputError("--epochs and --side must be at least 1 and --batch at least 2")
+    refuse_others(out, "{")
+    refuse_no_folder(out.parent)
     bench(data, model, batch, device, precision or best_precision(device), numbers, methods, epochs, out)
 
 

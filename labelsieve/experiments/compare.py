@@ -3,103 +3,28 @@
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
-from rich.console import Console
-from rich.table import Table
-
-from labelsieve.data import load_data
+from labelsieve.data import Trainable, load_data
 from labelsieve.devices import usable_device
-from labelsieve.errors import InputError, LabelsieveError
+from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.experiments.auto import FREE, suited
-from labelsieve.experiments.prepare import reading_of
-from labelsieve.experiments.spec import assigned, planned
+from labelsieve.experiments.prepare import method_of, reading_of
+from labelsieve.experiments.publish import publish, refuse_unwritable
+from labelsieve.experiments.spec import Experiment, assigned, planned
 from labelsieve.experiments.sweep import folder_of
 from labelsieve.experiments.watch import run_all
-from labelsieve.methods import METHODS, Problem, make
+from labelsieve.files import refuse_no_folder, write_atomically
+from labelsieve.methods import METHODS
 from labelsieve.models import suitable
 from labelsieve.noise import transition
-from labelsieve.report.comparison import comparison, markdown, paired_differences
+from labelsieve.report.comparison import comparison, paired_differences, run_by_run
+from labelsieve.report.formats import Block, Document, written
 from labelsieve.report.picture import draw
 from labelsieve.report.records import Run, read_run
 
 MOST_CURVES = 6  # in one picture
 TITLES = {"fashion": "Fashion-MNIST"}
-
-
-def compare(
-    data: str,
-    methods: list[str],
-    *,
-    noise: str | None,
-    rate: float,
-    noise_rate: float,
-    seeds: range,
-    out: Path,
-    at_once: int | None = None,
-    on: str = "here",
-    **settings: Any,
-) -> None:
-    """Train every method on every seed's noise, then show what came of it. `settings` as of an Experiment."""
-    if not seeds:
-        raise InputError("seeds must be at least 1")
-    asked = planned(data, noise_rate=noise_rate, **settings)
-    train, test, _ = load_data(data, reading_of(asked))
-    if test is None and not asked.test:
-        raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
-    if noise is not None:
-        transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
-    every = list(dict.fromkeys(named(method) for method in methods))
-    for one in every:  # and a wrong method
-        make(one.method, Problem(train.num_classes, noise_rate, num_samples=1), one.criterion, **dict(one.options))
-    known = {"noise": noise, "rate": rate, "noise_rate": noise_rate}
-    model = suitable(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
-    free = [name for name in FREE if settings.get(name) is None]
-    runs = {
-        suited(planned(data, seed=seed, **one._asdict(), **known, **settings), model, free, len(train)): one
-        for seed in seeds
-        for one in every
-    }
-    about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
-    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    print(f"{count}: {', '.join(methods)}; {about}; {spoken(seeds)}", flush=True)
-    failed = run_all(list(runs), out, at_once, on)
-    groups: dict[str, list[Run]] = {}
-    for run, one in runs.items():
-        if run not in failed:
-            groups.setdefault(str(one), []).append(read_run(folder_of(run, out)))
-    if groups:
-        title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
-        present(groups, list(train.classes), title, out, f"{noise or 'given'}-{rate:g}.png")
-    if failed:
-        raise LabelsieveError(f"{len(failed)} of {len(runs)} runs failed; see above")
-
-
-def present(groups: dict[str, list[Run]], classes: list[str], title: str, out: Path, picture: str) -> None:
-    """The table and the picture of what came of it."""
-    table = comparison(groups)
-    show(table)
-    print("\n".join(paired_differences(groups)))
-    (out / "table.md").write_text(markdown(table) + "\n", encoding="utf-8")
-    if find_spec("matplotlib") is None:
-        print("no picture: pip install 'labelsieve[plots]'")
-        return
-    few = {method: groups[method] for method in list(groups)[:MOST_CURVES]}
-    draw(few, classes, title, out / picture)
-    print(f"picture: {out / picture}")
-
-
-def spoken(seeds: range) -> str:
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    return f"{len(seeds)} seeds" if seeds.start == 0 else f"seeds {seeds[0]} to {seeds[-1]}"
-
-
-def expanded(methods: str) -> list[str]:
-    """The methods that a person names with commas between them, each once; all of them for `all`."""
-    if methods == "all":
-        return [*METHODS, "co-teaching:all"]
-    return list(dict.fromkeys(name.strip() for name in methods.split(",")))
 
 
 class Named(NamedTuple):
@@ -115,6 +40,105 @@ class Named(NamedTuple):
         return f"{self.method} ({', '.join(chosen)})" if chosen else self.method
 
 
+def compare(
+    data: str,
+    methods: list[str],
+    *,
+    noise: str | None,
+    rate: float,
+    noise_rate: float,
+    seeds: range,
+    out: Path,
+    at_once: int | None = None,
+    on: str = "here",
+    against: str | None = None,
+    form: str = "text",
+    save: Path | None = None,
+    **settings: Any,
+) -> None:
+    """Train every method on every seed's noise, then show what came of it. `settings` as of an Experiment.
+
+    `against`: which method the others are set against, if not each what pairs_among says.
+    """
+    if not seeds:
+        raise InputError("seeds must be at least 1")
+    refuse_unwritable(form, save)
+    refuse_no_folder(out)
+    every = list(dict.fromkeys(named(method) for method in methods))
+    base = None if against is None else among(every, against)
+    asked = planned(data, noise_rate=noise_rate, **settings)
+    train, test, _ = load_data(data, reading_of(asked))
+    if test is None and not asked.test:
+        raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
+    if noise is not None:
+        transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
+    runs = runs_of(train, every, seeds, data, noise=noise, rate=rate, noise_rate=noise_rate, **settings)
+    about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    aside = sys.stdout if form == "text" or save else sys.stderr  # else the table is to be alone there
+    print(f"{count}: {', '.join(methods)}; {about}; {spoken(seeds)}", file=aside, flush=True)
+    failed = run_all(list(runs), out, at_once, on)
+    groups: dict[str, list[Run]] = {}
+    for run, one in runs.items():
+        if run not in failed:
+            groups.setdefault(str(one), []).append(read_run(folder_of(run, out)))
+    if groups:
+        title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
+        publish(document(groups, title, base, form), form, save)
+        write_atomically(out / "table.md", written(document(groups, title, base, "markdown"), "markdown").encode())
+        picture(groups, list(train.classes), title, out / f"{noise or 'given'}-{rate:g}.png", aside)
+    if failed:
+        raise LabelsieveError(f"{len(failed)} of {len(runs)} runs failed; see above")
+
+
+def runs_of(train: Trainable, every: list[Named], seeds: range, data: str, **settings: Any) -> dict[Experiment, Named]:
+    """Every method on every seed's noise; a method that is wrong, or cannot do what is asked, is refused."""
+    asked = planned(data, **settings)
+    model = suitable(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
+    free = [name for name in FREE if settings.get(name) is None]
+    runs = {
+        suited(planned(data, seed=seed, **one._asdict(), **settings), model, free, len(train)): one
+        for seed in seeds
+        for one in every
+    }
+    for run in list(runs)[: len(every)]:
+        method_of(run, train)
+    return runs
+
+
+def document(groups: dict[str, list[Run]], title: str, against: str | None, form: str) -> Document:
+    """The table with the differences seed by seed; as CSV a line per run."""
+    if form == "csv":
+        return Document("", [Block("", run_by_run(groups, against or next(iter(groups))))], ())
+    return Document(title, [Block("", comparison(groups))], paired_differences(groups, against=against))
+
+
+def picture(groups: dict[str, list[Run]], classes: list[str], title: str, file: Path, aside: TextIO) -> None:
+    """How they learn, if there is something to draw it with."""
+    if find_spec("matplotlib") is None:
+        print("no picture: pip install 'labelsieve[plots]'", file=aside)
+        return
+    few = {method: groups[method] for method in list(groups)[:MOST_CURVES]}
+    draw(few, classes, title, file)
+    print(f"picture: {file}", file=aside)
+
+
+def spoken(seeds: range) -> str:
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"{len(seeds)} seeds" if seeds.start == 0 else f"seeds {seeds[0]} to {seeds[-1]}"
+
+
+def expanded(methods: str) -> list[str]:
+    """The methods that a person names with commas between them, each once; all of them for `all`."""
+    if methods == "all":
+        return [*METHODS, "co-teaching:all"]
+    every = list(dict.fromkeys(name for words in methods.split(",") if (name := words.strip())))
+    if not every:
+        raise InputError("--methods names no method; write such as default,mentornet-prop, or all")
+    return every
+
+
 def named(words: str) -> Named:
     """co-teaching:all is the method co-teaching with the criterion all, mentornet-prop:lam=0.5 one with an option."""
     method, *rest = words.split(":")
@@ -124,9 +148,8 @@ def named(words: str) -> Named:
     return Named(method, criteria[0] if criteria else None, assigned(word for word in rest if "=" in word))
 
 
-def show(table: list[list[str]]) -> None:
-    header, *rows = table
-    pretty = Table(*header)
-    for row in rows:
-        pretty.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 100).print(pretty)
+def among(every: list[Named], against: str) -> str:
+    """The compared method that is meant, as it is shown."""
+    if named(against) not in every:
+        raise InputError(f"--against {against} is not among the methods; {nearest(against, map(str, every))}")
+    return str(named(against))

@@ -15,7 +15,7 @@ from labelsieve.experiments.matching import Identity, identity, known_runs
 from labelsieve.experiments.paper_figures import DATASETS, DOMINANT, OBSERVED, RATE, Point, points
 from labelsieve.experiments.spec import Experiment
 from labelsieve.experiments.watch import run_all
-from labelsieve.files import write_atomically
+from labelsieve.files import refuse_no_folder, write_atomically
 from labelsieve.report import figures
 from labelsieve.report.figures import Pictures
 from labelsieve.report.records import Run, read_run, read_scores
@@ -60,6 +60,10 @@ def figure(
 ) -> None:
     """Run what is missing, unless only to show; draw what there is, say what is left out. `place`: where to run."""
     wanted = points(number, dataset)
+    if save is not None:
+        refuse_no_folder(save, "--save")
+    if save is None or not show:
+        refuse_no_folder(out)
     failure = None
     if not show:
         left = missing(look_up(wanted, seeds, out, results), seeds)

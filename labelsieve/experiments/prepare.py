@@ -111,7 +111,7 @@ def method_of(experiment: Experiment, train: Trainable) -> Method:
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
     if experiment.forward == "second":
-        refuse_second_pass(method)
+        refuse_second_pass(experiment.method, method)
     if experiment.init and method.networks > 1:
         raise InputError(f"{experiment.method} needs networks that differ: it cannot start both from one --init")
     return method
@@ -124,12 +124,12 @@ def trust(method: Method, decided: Tensor) -> None:
             part.trust(decided)
 
 
-def refuse_second_pass(method: Method) -> None:
+def refuse_second_pass(name: str, method: Method) -> None:
     """Say before training that a method cannot learn from a second pass."""
     try:
         method.kept(1)
     except ValueError as error:
-        raise InputError(f"--forward second: {error}") from error
+        raise InputError(f"--forward second does not go with {name}: {error}") from error
 
 
 def true_labels_known(experiment: Experiment) -> bool:

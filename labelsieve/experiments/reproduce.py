@@ -1,7 +1,6 @@
 """reproduce: a table with our numbers beside the printed ones; what is missing is run first."""
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +14,15 @@ from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.experiments.cell import Cell, Table
 from labelsieve.experiments.matching import Identity, identity, known_runs
 from labelsieve.experiments.paper import tables
+from labelsieve.experiments.publish import publish, refuse_unwritable
 from labelsieve.experiments.small_table import small_table
 from labelsieve.experiments.spec import Experiment
 from labelsieve.experiments.sweep import folder_of
 from labelsieve.experiments.watch import run_all
-from labelsieve.files import write_atomically
+from labelsieve.files import refuse_no_folder
+from labelsieve.methods import METHODS
 from labelsieve.report.beside import LEGEND, Entry, blocks, measured, paired_blocks, plain_form
-from labelsieve.report.formats import FORMATS, Block, Document, written
+from labelsieve.report.formats import Block, Document
 from labelsieve.report.records import read_run
 
 RESULTS = Path("results")  # committed records
@@ -64,18 +65,23 @@ def reproduce(
     **where_to_run: Any,
 ) -> None:
     """Run what is missing of a table, unless it is only to be shown, and print it."""
-    table = named_table(name, epochs)
+    table = named_table(name, epochs, words(keep["methods"] or ""))
     cells = chosen(table, keep)
     check(form, save, results, seeds)
+    if not show:
+        refuse_no_folder(out)
     trials = [Trial(cell, seed) for seed in range(table.seeds if seeds is None else seeds) for cell in cells]
     known = known_runs(out, results)
     missing = list({trial.identity: trial for trial in trials if trial.identity not in known}.values())
     failed: dict[Experiment, str] = {}
-    why = {f"no finished run in {out} or {results}: without --show they are run": len(missing)} if missing else {}
-    if missing and not show:
+    why: dict[str, int] = {}
+    if show:
+        why = dict(Counter(unshown(trial, f"no finished run in {out} or {results}") for trial in missing))
+    elif missing:
+        refuse_nothing(table, trials, missing)
         failed, why = run_missing(missing, known, out, placed(**where_to_run), at_once, on)
         known = known_runs(out, results)
-    publish(written(document(table, entries(table, cells, trials, known), why, form), form), save)
+    publish(document(table, entries(table, cells, trials, known), why, form), form, save)
     if failed:
         raise LabelsieveError(f"{len(failed)} of the runs failed; see above")
 
@@ -86,10 +92,10 @@ def placed(device: str, precision: str | None, threads: int) -> dict[str, Any]:
     return {"device": device, "precision": precision or best_precision(device), "threads": threads}
 
 
-def named_table(name: str, epochs: int | None) -> Table:
-    """A table of the paper, or the small one, whose epochs may be chosen."""
+def named_table(name: str, epochs: int | None, methods: Iterable[str] = ()) -> Table:
+    """A table of the paper, or the small one, whose epochs may be chosen and which takes any method."""
     if name == "small":
-        return small_table() if epochs is None else small_table(epochs)
+        return small_table(epochs, [method for method in methods if method in METHODS])
     every = tables()
     if name not in every:
         raise InputError(f"there is no table {name!r} with numbers; there are: {', '.join([*every, 'small'])}")
@@ -103,7 +109,9 @@ def chosen(table: Table, keep: dict[str, str | None]) -> list[Cell]:
     cells = list(table.cells)
     for option, wanted in keep.items():
         if wanted is not None:
-            cells = filtered(table, cells, option, wanted.split(","))
+            if not words(wanted):
+                raise InputError(f"--{option} names nothing; leave it out to have all")
+            cells = filtered(table, cells, option, words(wanted))
     if not cells:
         given = " ".join(f"--{option} {wanted}" for option, wanted in keep.items() if wanted is not None)
         raise InputError(f"table {table.name} has no cell with {given}")
@@ -118,17 +126,30 @@ FILTERS: dict[str, Callable[[Cell], str]] = {
 }
 
 
+def words(text: str) -> list[str]:
+    """What is written with commas between."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def filtered(table: Table, cells: Iterable[Cell], option: str, wanted: Sequence[str]) -> list[Cell]:
     """The cells with one of the wanted values."""
     value = FILTERS[option]
-    there = list(dict.fromkeys(map(value, table.cells)))
+    there = set(map(value, table.cells))
     if option == "rate":
         wanted = [number(word) for word in wanted]
     for word in wanted:
         if word not in there:
-            hint = nearest(word, there) if option != "rate" else f"there are: {', '.join(there)}"
-            raise InputError(f"table {table.name} has no {option} {word!r}: {hint}")
+            raise InputError(f"table {table.name} has no {option} {word!r}: {instead(option, word, there)}")
     return [cell for cell in cells if value(cell) in wanted]
+
+
+def instead(option: str, word: str, there: Iterable[str]) -> str:
+    """What to write instead of a value that a table does not have."""
+    if option == "rate":
+        return f"there are: {', '.join(sorted(there, key=float))}"
+    if option == "methods" and word in METHODS:
+        return "any method goes with labelsieve table small and with labelsieve compare"
+    return nearest(word, there)
 
 
 def number(word: str) -> str:
@@ -140,14 +161,25 @@ def number(word: str) -> str:
 
 def check(form: str, save: Path | None, results: Path, seeds: int | None) -> None:
     """Refuse at once what would otherwise fail after hours."""
-    if form not in FORMATS:
-        raise InputError(f"unknown format {form!r}: {nearest(form, FORMATS)}")
+    refuse_unwritable(form, save)
     if seeds is not None and seeds < 1:
         raise InputError("seeds must be at least 1")
     if results != RESULTS and not results.is_dir():
         raise InputError(f"no folder {results} to search for records; leave out --results, or name one that is there")
-    if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):
-        raise InputError(f"cannot write {save}: its folder is not there, or it is one itself")
+
+
+def unshown(trial: Trial, found: str) -> str:
+    """Why a trial is not shown, and whether it could be run."""
+    reason = absent(trial)
+    return f"{found}, and {reason}" if reason else f"{found}: without --show they are run"
+
+
+def refuse_nothing(table: Table, trials: Sequence[Trial], missing: Sequence[Trial]) -> None:
+    """Say so if nothing of what was asked is there or can be run."""
+    reasons = {trial: absent(trial) for trial in missing}
+    if {trial.identity for trial in trials} == {trial.identity for trial in missing} and all(reasons.values()):
+        every = "; ".join(dict.fromkeys(filter(None, reasons.values())))
+        raise InputError(f"nothing that was asked of table {table.name} is there or can be run: {every}")
 
 
 def run_missing(
@@ -227,14 +259,5 @@ def document(table: Table, found: Sequence[Entry], why: dict[str, int], form: st
     shown = blocks(found, by_noise=form != "markdown")
     marks = any("difference" in row for block in shown for row in block.rows)
     notes = ["ours: mean ± standard error over n seeds", *([LEGEND] if marks else []), *table.notes]
-    notes += [f"not run: {count} of the runs; {reason}" for reason, count in why.items()]
-    return Document(table.title, [*shown, *paired_blocks(found)], notes)
-
-
-def publish(text: str, save: Path | None) -> None:
-    if save is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_atomically(save, text.encode())
-        print(f"table: {save}")
+    left_out = [f"not run: {count} of the runs; {reason}" for reason, count in why.items()]
+    return Document(table.title, [*shown, *paired_blocks(found)], notes, left_out)

@@ -16,6 +16,7 @@ from labelsieve.experiments.folder import RunFolder, scores_name
 from labelsieve.experiments.prepare import Prepared, prepare
 from labelsieve.experiments.samples import samples_of
 from labelsieve.experiments.spec import Experiment
+from labelsieve.report.whole import errors
 from labelsieve.train import Result, fit
 from labelsieve.train.checkpoint import prefixed, to_bytes
 from labelsieve.train.loop import Watcher
@@ -117,15 +118,6 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
     folder.write("model.safetensors", to_bytes(first, {"labelsieve": json.dumps(about)}))
     folder.record.append({"event": "end", "chosen_epoch": result.chosen.epoch, **errors(result.rows)})
     folder.finish()
-
-
-def errors(rows: list[Row]) -> dict[str, float]:
-    """The test errors that are talked about, of the last round: the paper's best, and the honest last."""
-    last_round = rows[-1].get("round")
-    every = [row["test_error"] for row in rows if "test_error" in row and row.get("round") == last_round]
-    if not every:
-        return {}
-    return {"best": min(every), "last": every[-1], "last_ten": sum(every[-10:]) / len(every[-10:])}
 
 
 def versions() -> dict[str, str]:

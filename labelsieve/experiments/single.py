@@ -21,6 +21,7 @@ from labelsieve.experiments.compare import compare
 from labelsieve.experiments.prepare import Prepared, first_batch, noise_matrix, prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import SETTINGS, Experiment, planned
+from labelsieve.files import refuse_no_folder
 from labelsieve.methods import options_of
 from labelsieve.progress import Plan, duration, watching
 from labelsieve.report.records import Run, read_run, read_samples, starved
@@ -167,6 +168,7 @@ def train(
 
     `chosen`: what was chosen for the person, and why. `earlier`, `later`: epochs of trainings before and after it.
     """
+    refuse_no_folder(path)
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment)
     say_skipped([] if chosen else prepared.left_out)  # else it was said before the probes

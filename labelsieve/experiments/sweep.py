@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable
 def in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> dict[Experiment, str]:
     workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
     context = multiprocessing.get_context("spawn")
+    quiet_tracker()
     ended = context.Event()
     with ProcessPoolExecutor(min(workers, len(experiments)), context, _start_worker, (ended,)) as pool:
         futures = {pool.submit(_run_one, experiment, root): experiment for experiment in experiments}
@@ -86,6 +88,20 @@ def in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], 
             _stop(pool, futures)
             raise
     return {futures[future]: reason for future in futures if (reason := outcome(future)) is not None}
+
+
+def quiet_tracker() -> None:
+    """Start the process that tidies up should this one be killed, such that it does so without warning of it."""
+    before = os.environ.get("PYTHONWARNINGS")
+    quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
+    os.environ["PYTHONWARNINGS"] = f"{before},{quiet}" if before else quiet
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
 
 
 def outcome(future: Future[str | None]) -> str | None:

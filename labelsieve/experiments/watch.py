@@ -59,10 +59,11 @@ def standing(experiments: Sequence[Experiment], root: Path, since: float) -> Sta
 
 
 def title(experiment: Experiment) -> str:
-    """A run in a few words."""
+    """A run in a few words, its method as one types it: mentornet-prop:ol:lam=0.5"""
     noise = f", {experiment.noise} {100 * experiment.rate:g}%" if experiment.noise else ""
-    criterion = f" ({experiment.criterion})" if experiment.criterion else ""
-    return f"{Path(experiment.data).name}{noise}, {experiment.method}{criterion}, seed {experiment.seed}"
+    options = (f"{name}={value}" for name, value in experiment.options)
+    method = ":".join(filter(None, (experiment.method, experiment.criterion, *options)))
+    return f"{Path(experiment.data).name}{noise}, {method}, seed {experiment.seed}"
 
 
 def epochs_of(experiment: Experiment) -> int:
@@ -82,6 +83,14 @@ def epochs_recorded(folder: Path) -> int:
         return (folder / "record.jsonl").read_bytes().count(b'"event": "epoch"')
     except OSError:
         return 0
+
+
+def cut_before(experiments: Sequence[Experiment], root: Path) -> str:
+    """How many of these runs were cut and now go on, in a line; empty if none does."""
+    folders = [folder_of(experiment, root) for experiment in experiments]
+    cut = sum(not (folder / "done").exists() and epochs_recorded(folder) > 0 for folder in folders)
+    many = "1 goes on from the epoch that it" if cut == 1 else f"{cut} go on from the epochs that they"
+    return f"of {len(folders)} runs {many} had reached" if cut else ""
 
 
 def entered(folder: Path, since: float) -> bool:
@@ -171,6 +180,8 @@ def run_all(
     more: dict[str, Any] = {} if on == "here" else {"on": on}
     with Screen(console) if console.is_terminal else Lines() as display:
         watch = Watch(experiments, root, display.show)
+        if line := cut_before(watch.experiments, root):
+            display.say(line)
         failed = sweep(experiments, root, lambda done, total: watch.look(), at_once, display.say, **more)
         watch.look(last=True)
     for experiment, reason in failed.items():

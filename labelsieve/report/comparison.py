@@ -67,22 +67,52 @@ def pairs(
     return found
 
 
-def pairs_among(methods: Sequence[str]) -> list[tuple[str, str]]:
-    """The paper's pairs; of a few methods those that are in none of them are set against the first that is named."""
+def pairs_among(methods: Sequence[str], against: str | None = None) -> list[tuple[str, str]]:
+    """Every method and what it is set against: that one, if one is named.
+
+    Else the paper's pairs, and of a few methods those that are in none of them against the first that is named.
+    """
+    if against is not None:
+        return [(method, against) for method in methods if method != against]
     papers = [pair for pair in PAIRS if set(pair) <= set(methods)]
     paired = {name for pair in papers for name in pair}
     others = methods[1:] if len(methods) <= FEW else ()
     return [*papers, *((method, methods[0]) for method in others if method not in paired)]
 
 
-def paired_differences(groups: Mapping[str, Sequence[Run]], error: str = "last") -> list[str]:
+def paired_differences(
+    groups: Mapping[str, Sequence[Run]], error: str = "last", against: str | None = None
+) -> list[str]:
     """Last-epoch (or best) error of methods minus that of their bases, on the same noise and seed."""
     errors = {method: {run.spec["seed"]: run.end[error] for run in runs} for method, runs in groups.items()}
     lines = []
-    for method, base, differences in pairs(errors, pairs_among(list(groups))):
+    for method, base, differences in pairs(errors, pairs_among(list(groups), against)):
         each = ", ".join(f"{difference:+.1f}" for difference in differences)
         lines.append(f"{method} minus {base}, {error} test error seed by seed: {each}; mean {shown(differences)}")
     return lines
+
+
+def run_by_run(groups: Mapping[str, Sequence[Run]], against: str) -> list[list[str]]:
+    """A header and a row per run, one number in each place, for other programs."""
+    header = ["method", "seed", "best test error", "last test error", "mean of the last ten", "kept samples clean"]
+    base = {run.spec["seed"]: run.end["last"] for run in groups.get(against, ())}
+    table = [[*header, "against", "last minus that"]]
+    for method, runs in groups.items():
+        others = {} if method == against else base
+        table += [[method, *numbers_of(run), *difference_to(run, against, others)] for run in runs]
+    return table
+
+
+def numbers_of(run: Run) -> list[str]:
+    clean = run.epochs[-1]["precision"]
+    errors = [f"{run.end[name]:.2f}" for name in ("best", "last", "last_ten")]
+    return [str(run.spec["seed"]), *errors, "" if clean is None else f"{100 * clean:.2f}"]
+
+
+def difference_to(run: Run, against: str, others: Mapping[int, float]) -> list[str]:
+    """Against which method, and how much more it errs than that one's run of the same seed, if there is one."""
+    seed = run.spec["seed"]
+    return [against, f"{run.end['last'] - others[seed]:.2f}"] if seed in others else ["", ""]
 
 
 def markdown(table: Sequence[Sequence[str]]) -> str:

@@ -27,11 +27,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Document:
-    """Tables under one title, with notes below."""
+    """Tables under one title, with notes below; remarks are for who makes them, not for a paper's readers."""
 
     title: str
     blocks: Sequence[Block]
     notes: Sequence[str]
+    remarks: Sequence[str] = ()
 
 
 def written(document: Document, form: str) -> str:
@@ -41,8 +42,9 @@ def written(document: Document, form: str) -> str:
 
 def text(document: Document) -> str:
     """For people at a terminal."""
+    below = [*document.notes, *document.remarks]
     titled = [[*([block.title] if block.title else []), *aligned(block.rows)] for block in document.blocks]
-    return "\n\n".join("\n".join(part) for part in ([document.title], *titled, document.notes) if part) + "\n"
+    return "\n\n".join("\n".join(part) for part in ([document.title], *titled, below) if part) + "\n"
 
 
 def aligned(rows: Rows) -> list[str]:
@@ -59,14 +61,14 @@ def as_markdown(document: Document) -> str:
     for block in document.blocks:
         parts += [block.title] if block.title else []
         parts.append(markdown(block.rows))
-    if document.notes:
-        parts.append("\n".join(f"- {note}" for note in document.notes))
+    if below := [*document.notes, *document.remarks]:
+        parts.append("\n".join(f"- {note}" for note in below))
     return "\n\n".join(parts) + "\n"
 
 
 def latex(document: Document) -> str:
     """To be read in with \\input; needs the package booktabs."""
-    lines = [r"% needs \usepackage{booktabs}"]
+    lines = [r"% needs \usepackage{booktabs}", *(f"% {remark}" for remark in document.remarks)]
     for number, block in enumerate(document.blocks):
         title = document.title + (f": {block.title}" if block.title else "")
         last = number == len(document.blocks) - 1

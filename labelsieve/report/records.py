@@ -11,7 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from labelsieve.errors import InputError
-from labelsieve.files import FINAL
+from labelsieve.files import FINAL, stranger
+from labelsieve.report.whole import read_head, read_rows, refuse_parts
 
 Array = np.ndarray[Any, Any]
 NETWORK = "network"  # folder, in a run's, of the trainings that try out networks
@@ -51,7 +52,7 @@ class Run:
 def read_run(path: Path, with_tables: bool = True) -> Run:
     """A run folder that is done."""
     if not (path / "done").exists():
-        raise InputError(f"{path} is not a finished run")
+        raise InputError(f"{path} is not a finished run") if path.is_dir() else stranger(path)
     return read_progress(path, with_tables)
 
 
@@ -59,26 +60,26 @@ def read_progress(path: Path, with_tables: bool = True) -> Run:
     """A run folder, done or not."""
     if not (path / "spec.json").is_file():
         raise InputError(f"{path} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
+    head, rows = read_head(path), read_rows(path)
+    spec, done = head["experiment"], (path / "done").exists()
+    if done:
+        refuse_parts(path, spec, rows)
     try:
-        lines = (path / "record.jsonl").read_bytes().split(b"\n")[:-1]  # a line that was cut short does not count
-        rows = [json.loads(line) for line in lines]
-        spec = json.loads((path / "spec.json").read_bytes())
-        epochs = [row for row in rows if row["event"] == "epoch"]
-        start: dict[str, Any] = next((row for row in rows if row["event"] == "start"), {})
-        end = rows[-1] if (path / "done").exists() else {}
         tables = path / "tables.safetensors"  # committed records go without
         return Run(
-            spec["experiment"],
-            epochs,
-            end,
-            load_file(tables) if with_tables and end and tables.exists() else {},
-            start,
-            spec.get("versions", {}),
+            spec,
+            [row for row in rows if row["event"] == "epoch"],
+            rows[-1] if done else {},
+            load_file(tables) if with_tables and done and tables.exists() else {},
+            next((row for row in rows if row["event"] == "start"), {}),
+            head.get("versions", {}),
             class_names(path / "model.safetensors"),
-            spec.get("command", ""),
+            head.get("command", ""),
             read_progress(path / FINAL, False) if (path / FINAL / "done").exists() else None,
         )
-    except (OSError, ValueError, KeyError, IndexError, TypeError, SafetensorError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(f"cannot read the run {path}: {error}") from error
 
 
@@ -100,10 +101,7 @@ def read_scores(path: Path) -> dict[str, Array]:
 
 def read_spec(path: Path) -> dict[str, Any]:
     """What a run folder says it is."""
-    try:
-        return dict(json.loads((path / "spec.json").read_bytes())["experiment"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"cannot read {path / 'spec.json'}: {error}") from error
+    return dict(read_head(path)["experiment"])
 
 
 def finished_runs(*roots: Path) -> list[Path]:

@@ -1,11 +1,15 @@
 """What every method must do, whatever its criterion."""
 
+from fractions import Fraction
+from functools import partial
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from labelsieve import METHODS
-from labelsieve.core import Select
+from labelsieve import METHODS, Method
+from labelsieve.core import CRITERIA, CriteriaOL, CrossEntropy, Select
+from labelsieve.core.weigh import constant_share
 from labelsieve.methods import summary
 from tests.contract.methods import COMBINATIONS, batch, built, predictor, ready, step
 
@@ -14,16 +18,23 @@ every_method = pytest.mark.parametrize("name", METHODS)
 pytestmark = pytest.mark.filterwarnings("ignore:dmi cannot learn")
 
 
-# Six samples labelled 0, and which three of them each criterion keeps when class 0 is polluted 3:1 by classes 1 and 2.
+# Six samples labelled 0, and their order by each criterion, the cleanest first, when class 0 is polluted 3:1 by classes
+# 1 and 2. By hand: p(0) for ol, 0.75 p(1) + 0.25 p(2) from below for pl, their difference for all, and for margin p(0)
+# minus the larger of the others.
 PROBS = [
     [0.51, 0.45, 0.04],
     [0.23, 0.49, 0.28],
     [0.11, 0.16, 0.73],
-    [0.23, 0.08, 0.69],
-    [0.11, 0.37, 0.52],
+    [0.22, 0.07, 0.71],
+    [0.10, 0.37, 0.53],
     [0.12, 0.03, 0.85],
 ]
-CHOICES = {"ol": [0, 1, 3], "pl": [2, 3, 5], "all": [0, 3, 5], "margin": [0, 1, 4]}
+ORDERS = {
+    "ol": [0, 1, 3, 5, 2, 4],
+    "pl": [3, 5, 2, 0, 4, 1],
+    "all": [0, 3, 5, 2, 1, 4],
+    "margin": [0, 1, 4, 3, 2, 5],
+}
 
 
 def copied(method):
@@ -114,25 +125,57 @@ def test_state_survives_a_checkpoint(name, criterion):
         assert torch.equal(step(one, *batch(one, seed)).loss, step(other, *batch(one, seed)).loss)
 
 
-@every_method
-def test_every_criterion_is_honoured(name):
-    """Each criterion leads to another choice: none is silently ignored."""
+def honours(name, criterion):
+    """That it keeps, of six samples, the first by the criterion, as many as its own share says; returns how many."""
     probs = torch.tensor(PROBS)  # penalty label of class 0: 0, 0.75, 0.25
     labels, index = torch.zeros(6, dtype=torch.long), torch.arange(200, 206)
     options = {"init_epoch": 99} if name == "co-teaching+" else {}
-    for criterion, kept in CHOICES.items():
-        method = built(name, criterion, rate=0.5, classes=3, **options)
-        method.start_round(0)
-        method.start_epoch(0)
-        polluted = torch.tensor([[[0.2, 0.6, 0.2]]]).log().expand(method.networks, 1, 3)
-        step(method, polluted, labels[:1], torch.tensor([0]))
-        method.end_epoch(predictor(method, 3))
-        method.start_epoch(20)
-        decision = method.step(probs.log().expand(method.networks, 6, 3), labels, index).decision
-        (select,) = [part for part in method.weigh if isinstance(part, Select)]
-        selected = select(probs.expand(method.networks, 6, 3), labels, index)
-        assert selected[0].nonzero().squeeze(1).tolist() == kept
-        assert (decision.weight[selected == 0] == 0).all()
+    method = built(name, criterion, rate=0.5, classes=3, **options)
+    method.start_round(0)
+    method.start_epoch(0)
+    polluted = torch.tensor([[[0.2, 0.6, 0.2]]]).log().expand(method.networks, 1, 3)
+    step(method, polluted, labels[:1], torch.tensor([0]))
+    method.end_epoch(predictor(method, 3))
+    method.start_epoch(20)
+    decision = method.step(probs.log().expand(method.networks, 6, 3), labels, index).decision
+    (select,) = [part for part in method.weigh if isinstance(part, Select)]
+    selected = select(probs.expand(method.networks, 6, 3), labels, index)
+    kept = ORDERS[criterion][: select.kept(6)]
+    assert selected[0].nonzero().squeeze(1).tolist() == sorted(kept)
+    assert (decision.weight[selected == 0] == 0).all()
+    return len(kept)
+
+
+@every_method
+@pytest.mark.parametrize("criterion", ORDERS)
+def test_every_criterion_is_honoured(name, criterion):
+    """No criterion is silently ignored: each has an order of its own, and something is left out."""
+    assert set(ORDERS) == set(CRITERIA) and honours(name, criterion) < 6
+
+
+def keeping(share, ignored=None):
+    """A method of somebody's own, that keeps this share."""
+
+    def recipe(p, criterion=CriteriaOL):
+        """Mine."""
+        keep = partial(constant_share, share)
+        return Method(CrossEntropy(), [Select((ignored or criterion)(p.num_classes, 1), keep, warmup=p.warmup)])
+
+    return recipe
+
+
+def test_a_method_may_keep_a_share_of_its_own(monkeypatch):
+    for share, kept in ((Fraction(3, 4), 5), (Fraction(1, 3), 2)):
+        monkeypatch.setitem(METHODS, "mine", keeping(share))
+        assert [honours("mine", criterion) for criterion in ORDERS] == [kept] * 4
+
+
+def test_a_method_that_ignores_its_criterion_is_found(monkeypatch):
+    monkeypatch.setitem(METHODS, "mine", keeping(Fraction(1, 2), ignored=CriteriaOL))
+    honours("mine", "ol")
+    for criterion in set(ORDERS) - {"ol"}:
+        with pytest.raises(AssertionError):
+            honours("mine", criterion)
 
 
 @every_combination

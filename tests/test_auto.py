@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelsieve.audit import unseen as unseen_module
 from labelsieve.audit.estimate import Interval, Noise
 from labelsieve.audit.findings import findings_of
 from labelsieve.audit.guesses import guesses_from_run, guesses_of
@@ -82,6 +83,16 @@ def test_the_rate_of_known_noise_is_found(kind, rate):
 def test_clean_labels_look_clean_however_sure_the_network_is(sureness):
     labels, probs, _ = held_out("pair", 0.0)
     assert unseen_noise(labels, tempered(probs, sureness)).rate.estimate < 0.02
+
+
+def test_samples_that_come_class_by_class_are_looked_at_from_the_first_to_the_last(monkeypatch):
+    """Only the labels of the last three classes are wrong; a third of the samples is looked at."""
+    (true, probs, _), (labels, _, _) = held_out("pair", 0.0), held_out("pair", 0.4)
+    kept = np.flatnonzero((labels == true) | (labels >= 3))
+    order = kept[np.argsort(labels[kept], kind="stable")]
+    monkeypatch.setattr(unseen_module, "MOST", len(order) // 3 * CLASSES)
+    seen = unseen_noise(labels[order], probs[order])
+    assert abs(seen.rate.estimate - (labels != true)[order].mean()) < 0.05
 
 
 @given(st.integers(2, 5), st.integers(1, 40), st.integers(0, 1000))

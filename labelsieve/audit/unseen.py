@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labelsieve.audit.estimate import NORMAL, Interval
-from labelsieve.audit.guesses import Guesses
+from labelsieve.audit.guesses import Guesses, evenly
 from labelsieve.audit.unmixed import TEMPERATURES
 
 Array = np.ndarray[Any, Any]
@@ -46,8 +46,8 @@ class Unseen(NamedTuple):
 
 def unseen_noise(labels: Array, probs: Array, seed: int = 0) -> Unseen:
     """The share of wrong labels among samples with probabilities (n, K) of a network that did not learn from them."""
-    most = max(1, MOST // probs.shape[1])
-    labels, probs = labels[:most], probs[:most]
+    some = evenly(len(labels), max(1, MOST // probs.shape[1]))
+    labels, probs = labels[some], probs[some]
     found = [(temperature, *fitted(tempered(probs, temperature), labels)) for temperature in TEMPERATURES]
     temperature, shares, likelihood = max(found, key=lambda each: each[2])
     warm = tempered(probs, temperature)

@@ -238,8 +238,8 @@ class Method(nn.Module):
             self.watch.in_eval(logits)
         if not learning:
             return
-        fewest = [part.fewest() for part in parts if isinstance(part, Select) and part.kept_share < 1]
-        self.watch.batch(len(labels), max(fewest, default=0))
+        least = max((part.least_batch for part in parts if isinstance(part, Select)), default=0)
+        self.watch.batch(len(labels), least)
         if self.watch.begins(self.under_way):
             self.watch.own_parameters(self)
             self.watch.processes(self.needs_index)

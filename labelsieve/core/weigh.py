@@ -128,6 +128,7 @@ class Select(Weigh):
 
     def start_epoch(self, epoch: int) -> None:
         self.kept_share = Fraction(1) if epoch < self.warmup else self.keep(epoch)
+        self.least_batch = self.fewest() if self.kept_share < 1 else 0  # here, since a step must not read the device
         self.share.copy_(torch.tensor(self.kept_share.as_integer_ratio()))
         self.agreed_too.fill_(self.disagree_from is None or epoch < self.disagree_from)
 

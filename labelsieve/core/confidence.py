@@ -23,7 +23,7 @@ class ConfidenceRegularized(Loss):
         super().__init__()
         if not 0 <= start <= full:
             raise ValueError(f"start must be 0 to full, got {start} and {full}")
-        self.num_classes, self.most, self.start, self.full = num_classes, beta, start, full
+        self.num_classes, self.most, self.begins, self.full = num_classes, beta, start, full
         self.beta = nn.Buffer(torch.zeros(()))
         self.prior = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
         self.sieving = nn.Buffer(torch.tensor(full == 0))
@@ -41,7 +41,7 @@ class ConfidenceRegularized(Loss):
         self.counts.zero_()
 
     def beta_at(self, epoch: int) -> float:
-        return self.most * min(1.0, max(0, epoch - self.start) / max(1, self.full - self.start))
+        return self.most * min(1.0, max(0, epoch - self.begins) / max(1, self.full - self.begins))
 
     def lr_scale(self, epoch: int) -> float:
         """The learning rate falls as the reward rises, so that the step keeps its size."""

@@ -84,6 +84,11 @@ class Method(nn.Module):
         """Whether end_epoch must be given predictions of the whole training set."""
         return any(part.needs_predictions for part in self.parts())
 
+    @property
+    def begins(self) -> int:
+        """The epoch, counted from 0 in each round, in which the last of its parts begins its work."""
+        return max(part.begins for part in self.parts())
+
     def parts(self) -> Iterator[Part]:
         """All parts, those inside other parts too."""
         return (module for module in self.modules() if isinstance(module, Part))

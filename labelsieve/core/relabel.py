@@ -53,7 +53,7 @@ class Refurbish(Relabel):
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be in [0, 1], got {threshold}")
         self.num_classes, self.num_samples = num_classes, num_samples
-        self.warmup, self.threshold, self.clean_first = warmup, threshold, clean_first
+        self.begins, self.threshold, self.clean_first = warmup, threshold, clean_first
         dtype = smallest_integer(num_classes)
         self.history = nn.Buffer(torch.full((num_samples, history), NONE, dtype=dtype))
         self.written = nn.Buffer(torch.zeros(num_samples, dtype=torch.uint8))  # the place that is written next
@@ -67,7 +67,7 @@ class Refurbish(Relabel):
         self.corrected_before.copy_((self.corrected != NONE).sum())
 
     def start_epoch(self, epoch: int) -> None:
-        self.selecting.fill_(epoch >= self.warmup)
+        self.selecting.fill_(epoch >= self.begins)
 
     def share_at_least(self, share: Fraction, epoch: int) -> Fraction:
         """SELFIE selects at least as much as was corrected before this round."""
@@ -117,7 +117,8 @@ class LatentClass(Relabel):
         if refresh < 1 or prior <= 0:
             raise ValueError(f"refresh must be at least 1 step and prior above 0, got {refresh} and {prior}")
         self.num_classes, self.num_samples = num_classes, num_samples
-        self.warmup, self.seed, self.prior, self.refresh, self.epoch = warmup, seed, prior, refresh, 0
+        self.begins = max(1, warmup)
+        self.seed, self.prior, self.refresh, self.epoch = seed, prior, refresh, 0
         self.latent = nn.Buffer(torch.full((num_samples,), NONE, dtype=smallest_integer(num_classes)))
         self.counts = nn.Buffer(torch.zeros(num_classes, num_classes, dtype=torch.int64))  # [latent, observed]
         self.transition = nn.Buffer(torch.eye(num_classes))
@@ -130,15 +131,15 @@ class LatentClass(Relabel):
         self.counts.zero_()
 
     def start_epoch(self, epoch: int) -> None:
-        if epoch >= max(1, self.warmup) and not self.known():
+        if epoch >= self.begins and not self.known():
             raise ValueError("lccn starts from predictions of the training set: call method.end_epoch(predict)")
         self.epoch = epoch
-        self.drawing.fill_(epoch >= self.warmup and self.known())
+        self.drawing.fill_(epoch >= self.begins and self.known())
         random = torch.Generator().manual_seed(self.seed ^ epoch)
         self.draws.copy_(torch.rand(self.draws.shape, generator=random))
 
     def end_epoch(self, predict: Predict | None) -> None:
-        if self.epoch + 1 < self.warmup or self.known() or predict is None:
+        if self.epoch + 1 < self.begins or self.known() or predict is None:
             return
         self.counts.zero_()
         for probs, labels, index in predict():

@@ -108,7 +108,7 @@ class Select(Weigh):
             raise ValueError(f"warm-up must be 0 or more epochs, got {warmup}")
         self.criterion = criterion
         self.keep = keep
-        self.warmup = warmup
+        self.begins = warmup
         self.exchange = exchange
         self.disagree_from = disagree_from
         self.or_everything = or_everything
@@ -127,7 +127,7 @@ class Select(Weigh):
         self.needs_index, self.num_samples = True, len(samples)
 
     def start_epoch(self, epoch: int) -> None:
-        self.kept_share = Fraction(1) if epoch < self.warmup else self.keep(epoch)
+        self.kept_share = Fraction(1) if epoch < self.begins else self.keep(epoch)
         self.least_batch = self.fewest() if self.kept_share < 1 else 0  # here, since a step must not read the device
         self.share.copy_(torch.tensor(self.kept_share.as_integer_ratio()))
         self.agreed_too.fill_(self.disagree_from is None or epoch < self.disagree_from)
@@ -169,7 +169,7 @@ class ActiveBias(Weigh):
     def __init__(self, num_samples: int, networks: int = 1, *, warmup: int = 0, smoothness: float = 0.2) -> None:
         super().__init__()
         self.num_samples = num_samples
-        self.warmup = warmup
+        self.begins = warmup
         self.smoothness = smoothness
         self.count = nn.Buffer(torch.zeros(networks, num_samples))  # Welford's running mean and squared deviations
         self.mean = nn.Buffer(torch.zeros(networks, num_samples))
@@ -181,7 +181,7 @@ class ActiveBias(Weigh):
             memory.zero_()
 
     def start_epoch(self, epoch: int) -> None:
-        self.weighing.fill_(epoch >= self.warmup)
+        self.weighing.fill_(epoch >= self.begins)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         count = self.count[:, index]
@@ -216,6 +216,7 @@ class Prune(Weigh):
             raise ValueError(f"start must be at least 0 and every at least 1, got {start} and {every}")
         self.num_samples = num_samples
         self.k, self.start, self.every = k, start, every
+        self.begins = start or every
         self.epoch = 0
         self.kept = nn.Buffer(torch.ones(networks, num_samples, dtype=torch.bool))
         self.pruned_for = nn.Buffer(torch.zeros((), dtype=torch.int64))  # the epoch that it was last done for
@@ -247,11 +248,11 @@ class Sieve(Weigh):
 
     def __init__(self, *, start: int) -> None:
         super().__init__()
-        self.start = start
+        self.begins = start
         self.sieving = nn.Buffer(torch.tensor(start == 0))
 
     def start_epoch(self, epoch: int) -> None:
-        self.sieving.fill_(epoch >= self.start)
+        self.sieving.fill_(epoch >= self.begins)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         return (sieved(probs, labels) | ~self.sieving).to(probs.dtype)

@@ -18,7 +18,7 @@ class Tally:
     """
 
     def __init__(self, method: Method, samples: int, device: torch.device) -> None:
-        self.began = max((getattr(part, "warmup", 0) for part in method.parts()), default=0)
+        self.begins = method.begins
         self.margin = CriteriaMargin(2)
         self.criterion = next((part for part in method.parts() if isinstance(part, Criterion)), self.margin)
         self.sums = {name: torch.zeros(samples, device=device) for name in SUMS}
@@ -27,7 +27,7 @@ class Tally:
 
     def start_epoch(self, epoch: int) -> None:
         """Look away while the method warms up."""
-        self.gathering.fill_(epoch >= self.began)
+        self.gathering.fill_(epoch >= self.begins)
 
     @torch.no_grad()
     def add(self, step: Step, finite: Tensor, labels: Tensor, index: Tensor) -> None:

@@ -41,6 +41,15 @@ def test_the_sums_by_hand():
     assert tally.sums["selected"].tolist() == [0, 0, 0, 2]
 
 
+@pytest.mark.parametrize(("name", "options"), [("dmi", {}), ("cores", {}), ("gce", {"k": 0.5})])
+def test_nothing_is_gathered_before_the_method_begins(name, options):
+    tally = Tally(make(name, Problem(3, 0.2, 5, num_samples=4), **options), 4, torch.device("cpu"))
+    for epoch, seen in ((0, 0), (4, 0), (5, 1)):
+        tally.start_epoch(epoch)
+        tally.add(step([[[0.7, 0.2, 0.1]]], [[1.0]]), torch.tensor([True]), torch.tensor([0]), torch.tensor([3]))
+        assert tally.seen[3] == seen
+
+
 def test_two_networks_are_averaged():
     tally = Tally(make("co-teaching", Problem(3, 0.2, 0)), 2, torch.device("cpu"))
     probs = [[[0.7, 0.2, 0.1]], [[0.5, 0.3, 0.2]]]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from labelsieve.audit import estimate_noise, find_label_issues, guesses, label_quality
+from labelsieve.audit import quality as quality_module
 from labelsieve.audit.estimate import Interval, Noise, confident_joint
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import findings_of
@@ -134,6 +135,15 @@ def test_issues_as_a_mask_or_ranked():
     assert sorted(ranked.tolist()) == np.flatnonzero(mask).tolist()
     assert (np.diff(label_quality(labels, probs)[ranked]) >= 0).all()
     assert (labels != clean)[mask].mean() > 0.9
+
+
+def test_ranked_issues_read_the_probabilities_once(monkeypatch):
+    labels, probs, _ = noisy(lambda k: pair(k, 0.2))
+    read = []
+    monkeypatch.setattr(quality_module, "guesses_of", lambda *both: read.append(both) or guesses_of(*both))
+    assert len(find_label_issues(labels, probs, return_indices_ranked_by="label_quality")) and len(read) == 1
+    with pytest.raises(TypeError, match="criterion"):
+        find_label_issues(labels, probs, criterion="ol")
 
 
 def test_training_sharpens_only_what_was_seen():

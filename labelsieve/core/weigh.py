@@ -115,8 +115,8 @@ class Select(Weigh):
         self.joint = joint
         self.floor = floor
         self.align = align
-        self.least = nn.Buffer(torch.tensor(floor.as_integer_ratio()), persistent=False)
         self.share = nn.Buffer(torch.ones(2, dtype=torch.int64))  # numerator, denominator
+        self.least = nn.Buffer(torch.ones(2, dtype=torch.int64), persistent=False)  # the same, of each label
         self.agreed_too = nn.Buffer(torch.tensor(True))  # samples on which the networks agree are candidates
         self.register_buffer("trusted", None, persistent=False)
         self.start_epoch(0)
@@ -129,7 +129,9 @@ class Select(Weigh):
     def start_epoch(self, epoch: int) -> None:
         self.kept_share = Fraction(1) if epoch < self.begins else self.keep(epoch)
         self.least_batch = self.fewest() if self.kept_share < 1 else 0  # here, since a step must not read the device
+        least = (self.floor * self.kept_share).limit_denominator(LARGEST_DENOMINATOR)
         self.share.copy_(torch.tensor(self.kept_share.as_integer_ratio()))
+        self.least.copy_(torch.tensor(least.as_integer_ratio()))
         self.agreed_too.fill_(self.disagree_from is None or epoch < self.disagree_from)
 
     def kept(self, count: int) -> int:
@@ -150,7 +152,7 @@ class Select(Weigh):
         if self.disagree_from is None:
             rank = ranks(scores)
             if self.floor:
-                rank = with_floor(rank, labels, self.least * self.share)
+                rank = with_floor(rank, labels, self.least)
             selected = within_share(rank, scores.shape[-1], self.share)
         else:
             guesses = probs.argmax(-1)

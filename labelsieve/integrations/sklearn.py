@@ -20,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from labelsieve.audit import estimate_noise, label_quality
+from labelsieve.audit import Interval, estimate_noise, label_quality
 from labelsieve.core.method import Method
 from labelsieve.core.mistakes import TOO_SMALL, look_like_probabilities
 from labelsieve.data.arrays import image_tensor
@@ -99,16 +99,19 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Find the noise rate, if need be, then train."""
         trainer = trainer_of(self, train)
         method = partial(method_of, self, train, trainer.training)
-        told = 0.0 if is_auto(self.noise_rate) else float(self.noise_rate)
-        refuse_what_does_nothing(method(told), trainer.training)  # before anything is trained
-        probs = out_of_fold(trainer, train) if is_auto(self.noise_rate) else None
-        labels = train.labels.numpy()
-        noise_rate = float(self.noise_rate) if probs is None else estimate_noise(labels, probs).rate.estimate
-        network, result = trainer.train(method(noise_rate), train)
+        auto = is_auto(self.noise_rate)
+        told = 0.0 if auto else float(self.noise_rate)
+        refuse_long_warmup(method(told), trainer.training.epochs)  # before anything is trained
+        labels, probs = train.labels.numpy(), out_of_fold(trainer, train) if auto else None
+        found = Interval(told, told, told) if probs is None else estimate_noise(labels, probs).rate
+        chosen = method(found.estimate)
+        if found.low > 0:  # where all labels may be right, nothing need be left out
+            say_if_nothing_is_left_out(chosen, trainer.training.batch)
+        network, result = trainer.train(chosen, train)
         penalty = result.chosen.tables.get("penalty")  # (N, K, K)
         if probs is None:
             probs = probabilities(network, train, trainer.device)
-        self.noise_rate_, self.network_, self.n_iter_ = noise_rate, network, len(result.rows)
+        self.noise_rate_, self.network_, self.n_iter_ = found.estimate, network, len(result.rows)
         self.penalty_ = None if penalty is None else penalty[0].cpu().numpy()
         self.label_quality_ = label_quality(labels, probs)
 
@@ -271,12 +274,11 @@ def device_of(name: str) -> torch.device:
         raise InputError(str(error).replace("--device cpu", 'device="cpu"')) from error
 
 
-def refuse_what_does_nothing(method: Method, training: Training) -> None:
-    """Refuse a method that never begins, and say if it leaves nothing out."""
-    refuse_long_warmup(method, training.epochs)
+def say_if_nothing_is_left_out(method: Method, batch: int) -> None:
+    """Say that batches are too small to select from."""
     least = max((part.fewest() for part in selecting(method)), default=0)
-    if training.batch < least:
-        warnings.warn(TOO_SMALL.format(size=training.batch, least=least), stacklevel=4)
+    if batch < least:
+        warnings.warn(TOO_SMALL.format(size=batch, least=least), stacklevel=4)
 
 
 def refuse_settings(settings: SieveClassifier) -> None:

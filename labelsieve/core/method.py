@@ -85,6 +85,11 @@ class Method(nn.Module):
         return any(part.needs_predictions for part in self.parts())
 
     @property
+    def selecting(self) -> list[Select]:
+        """The parts that keep a share of each batch."""
+        return [part for part in self.parts() if isinstance(part, Select)]
+
+    @property
     def begins(self) -> int:
         """The epoch, counted from 0 in each round, in which the last of its parts begins its work."""
         return max(part.begins for part in self.parts())
@@ -234,16 +239,15 @@ class Method(nn.Module):
 
     def _look_for_mistakes(self, logits: Tensor, labels: Tensor, index: Tensor | None, learning: bool) -> None:
         """Refuse or name what a loop of one's own gets wrong; a GPU is asked nothing, since it would have to wait."""
-        parts = list(self.parts())
         if labels.device.type == "cpu":
             refuse_other_labels(labels, logits.shape[-1])
-            if index is not None and (counts := {part.num_samples for part in parts if part.num_samples}):
+            if index is not None and (counts := {part.num_samples for part in self.parts() if part.num_samples}):
                 refuse_other_positions(index, min(counts))
         if not self.training:
             self.watch.in_eval(logits)
         if not learning:
             return
-        least = max((part.least_batch for part in parts if isinstance(part, Select)), default=0)
+        least = max((part.least_batch for part in self.selecting), default=0)
         self.watch.batch(len(labels), least)
         if self.watch.begins(self.under_way):
             self.watch.own_parameters(self)

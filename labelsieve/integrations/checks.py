@@ -7,13 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from labelsieve.core.method import Method
-from labelsieve.core.weigh import Select
 from labelsieve.errors import InputError
-
-
-def selecting(method: Method) -> list[Select]:
-    """The parts that select."""
-    return [part for part in method.parts() if isinstance(part, Select)]
 
 
 def refuse_long_warmup(method: Method, epochs: float) -> None:
@@ -80,5 +74,5 @@ def refuse_incomplete_batches(method: Method, drop_last: bool) -> None:
 
 def kept_share(method: Method) -> float | None:
     """The share of each batch that is kept in this epoch, without asking the device; None where nothing selects."""
-    shares = [float(part.kept_share) for part in selecting(method)]
+    shares = [float(part.kept_share) for part in method.selecting]
     return min(shares) if shares else None

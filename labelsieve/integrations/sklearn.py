@@ -27,7 +27,7 @@ from labelsieve.data.arrays import image_tensor
 from labelsieve.data.resident import Labelled
 from labelsieve.devices import best_device, usable_device
 from labelsieve.errors import Diverged, InputError
-from labelsieve.integrations.checks import refuse_long_warmup, selecting
+from labelsieve.integrations.checks import refuse_long_warmup
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
 from labelsieve.models import Maker, make_model, suitable
 from labelsieve.models.networks import Networks, make_networks, put_on, spare
@@ -276,7 +276,7 @@ def device_of(name: str) -> torch.device:
 
 def say_if_nothing_is_left_out(method: Method, batch: int) -> None:
     """Say that batches are too small to select from."""
-    least = max((part.fewest() for part in selecting(method)), default=0)
+    least = max((part.fewest() for part in method.selecting), default=0)
     if batch < least:
         warnings.warn(TOO_SMALL.format(size=batch, least=least), stacklevel=4)
 

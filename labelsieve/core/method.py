@@ -13,7 +13,8 @@ from labelsieve.core.mistakes import Watch, refuse_other_labels, refuse_other_po
 from labelsieve.core.part import Part, Predict
 from labelsieve.core.regularizers import Regularizer
 from labelsieve.core.relabel import Relabel
-from labelsieve.core.weigh import Select, Weigh
+from labelsieve.core.select import Select
+from labelsieve.core.weigh import Weigh
 
 NONE = -1  # no epoch is under way
 

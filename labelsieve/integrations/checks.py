@@ -72,7 +72,7 @@ def refuse_incomplete_batches(method: Method, drop_last: bool) -> None:
         )
 
 
-def kept_share(method: Method) -> float | None:
+def least_kept_share(method: Method) -> float | None:
     """The share of each batch that is kept in this epoch, without asking the device; None where nothing selects."""
     shares = [float(part.kept_share) for part in method.selecting]
     return min(shares) if shares else None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.core.criteria import CriteriaOL, Criterion
-from labelsieve.core.weigh import Select, exact_fraction, kept_share, ranks, with_floor, within_share
+from labelsieve.core.select import Select, exact_fraction, kept_share, ranks, with_floor, within_share
 
 finite_scores = st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 0.5001, 1.0]), min_size=1, max_size=30)
 

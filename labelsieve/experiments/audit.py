@@ -14,8 +14,8 @@ from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
 from labelsieve.audit.guesses import Array, Guesses, guesses_of
 from labelsieve.audit.tables import COLUMNS, gallery, json_bytes, labels_csv, labels_parquet, rows, summary
-from labelsieve.audit.verdict import percent, span
-from labelsieve.cells import printable
+from labelsieve.audit.verdict import span
+from labelsieve.cells import percent, printable
 from labelsieve.data import Reading, Trainable, load_data
 from labelsieve.data.label_file import Laid
 from labelsieve.errors import InputError, nearest

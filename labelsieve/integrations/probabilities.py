@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.data.resident import Labelled
-from labelsieve.train.evaluate import batch_of
+from labelsieve.devices import at_a_time
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +26,7 @@ def logits_of(network: nn.Module, samples: Labelled, device: torch.device) -> Te
     network = copy.deepcopy(network).eval()
     network = network.double() if rows else network.to(device)
     parts = []
-    for index in torch.arange(len(samples)).split(batch_of(samples)):
+    for index in torch.arange(len(samples)).split(at_a_time(samples.shape)):
         inputs = samples.inputs(index)
         logits = network(inputs.double() if rows else inputs.to(device))
         parts.append(logits.double().cpu())

@@ -34,7 +34,7 @@ from labelsieve.integrations.refusals import (
 )
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
 from labelsieve.models import Maker, make_model, suitable
-from labelsieve.models.networks import Networks, make_networks, put_on, spare
+from labelsieve.models.networks import Networks, first_of, make_networks, put_on, spare
 from labelsieve.train import Result, Training, fit
 from labelsieve.train.signals import StopFlag
 
@@ -166,8 +166,7 @@ class Trainer:
         except Diverged as error:
             raise Diverged(str(error).replace("--lr", "lr")) from error
         network = spare(self.make_one)
-        weights = result.chosen.networks.items()
-        network.load_state_dict({name.removeprefix("0."): t for name, t in weights if name.startswith("0.")})
+        network.load_state_dict(first_of(result.chosen.networks))
         return network.eval(), result
 
     def _networks(self, count: int, number: int) -> Networks:

@@ -29,7 +29,7 @@ from labelsieve.audit.verdict import reason, reasons
 from labelsieve.cells import guarded, printable, unguarded
 from labelsieve.cli import execute
 from labelsieve.core.criteria import CriteriaALL
-from labelsieve.data.label_file import read_labels
+from labelsieve.data.label_file import read_label_file
 from labelsieve.errors import InputError
 from labelsieve.experiments import audit as auditing
 from labelsieve.experiments.audit import LEFT_OUT
@@ -342,7 +342,7 @@ def test_hostile_names_pass_through_every_file(tmp_path):
     assert [float(row["label_quality"]) for row in rows] == sorted(float(row["label_quality"]) for row in rows)
     path = tmp_path / "corrected.csv"
     path.write_bytes(EXPORTS["corrected"][1](findings, {}))
-    assert read_labels(path, HOSTILE, 300, findings.ids).tolist() == findings.corrected.tolist()
+    assert read_label_file(path, HOSTILE, 300, findings.ids).labels.tolist() == findings.corrected.tolist()
     assert "\x1b" not in auditing.printed(findings, summary(findings, None, {}), tmp_path, [])
     assert printable("\x1b[2J\n") == "\\x1b[2J\\n"
 
@@ -446,7 +446,7 @@ def test_a_run_is_audited(trained, capsys):
     assert [line["index"] for line in gallery] == [int(row["index"]) for row in rows[: len(gallery)]]
     assert len(gallery) == issues.sum() + 200 and all(line["is_label_issue"] for line in gallery[: issues.sum()])
     assert all((out / line["image"]).is_file() for line in gallery)
-    fixed = read_labels(out / "corrected.csv", found["classes"], 600)
+    fixed = read_label_file(out / "corrected.csv", found["classes"], 600).labels
     assert (fixed.numpy() == clean).mean() > 0.95 > (given_labels == clean).mean()
     again = ["train", str(folder / "data.npz"), "--labels", str(out / "corrected.csv"), "--noise-rate", "0.05"]
     assert execute([*again, "--epochs", "2", "--warmup", "1", "--dry-run"]) == 0

@@ -7,8 +7,11 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from benchmarks.detection import ranking
 from labelsieve.audit.estimate import noise_of
@@ -16,14 +19,34 @@ from labelsieve.audit.guesses import guesses_from_run
 from labelsieve.audit.posterior import quality
 from labelsieve.audit.quality import THRESHOLD
 from labelsieve.audit.training import sharpened
+from labelsieve.core.criteria import Criterion, observed_confidence
+from labelsieve.core.method import Method, Step
 from labelsieve.experiments.prepare import gather
 from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import planned
 from labelsieve.report.records import read_samples
+from labelsieve.train.tally import Tally
 
 SETTINGS = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), (None, 0.0))
 Array = np.ndarray[Any, Any]
+
+
+class Wider(Tally):
+    """Sums the confidence in the observed label and the criterion's score of the predictions, too."""
+
+    names = (*Tally.names, "observed", "score")
+
+    def __init__(self, method: Method, samples: int, device: torch.device) -> None:
+        super().__init__(method, samples, device)
+        self.criterion = next(part for part in method.parts() if isinstance(part, Criterion))
+
+    def readings(self, step: Step, labels: Tensor) -> dict[str, Tensor]:
+        more = {
+            "observed": observed_confidence(step.probs, labels),
+            "score": self.criterion(step.probs, labels),
+        }
+        return {**super().readings(step, labels), **more}
 
 
 def measure(samples: dict[str, Array], clean: Array) -> dict[str, Any]:
@@ -58,7 +81,8 @@ def main(first: int = 3, seeds: int = 3, folder: str = "runs/audit") -> None:
         for noise, rate in SETTINGS:
             experiment = planned("fashion", noise=noise, rate=rate, noise_rate=rate, seed=seed)
             path = Path(folder) / experiment.name()
-            run(experiment, path)
+            with patch("labelsieve.train.steps.Tally", Wider):
+                run(experiment, path)
             train = gather(experiment, Shelf()).train
             clean = (train.labels if train.clean is None else train.clean).numpy()
             samples = read_samples(path)

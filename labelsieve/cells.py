@@ -8,6 +8,10 @@ ACTS = re.compile(r"'*[=+\-@\t\r\n\0]")  # how a spreadsheet knows a formula
 GUARDED = re.compile(r"'+[=+\-@\t\r\n\0]")
 
 
+COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
+BOTH_WAYS = 0.25  # as large a share the other way round: two classes that the model itself may not tell apart
+
+
 def guarded(text: str) -> str:
     """The text for a cell of a .csv file: what a spreadsheet would run gets an apostrophe."""
     return f"'{text}" if ACTS.match(text) else text
@@ -21,6 +25,13 @@ def unguarded(text: str) -> str:
 def printable(text: str) -> str:
     """The text for a terminal, with control characters spelt out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def percent(share: float) -> str:
+    """As a person would say it: 38%, 2.9%, under 0.1%."""
+    if 0 < share < 0.001:
+        return "under 0.1%"
+    return f"{100 * share:.1f}%" if 0 < share < 0.0995 else f"{100 * share:.0f}%"
 
 
 def rounded(value: Any) -> Any:

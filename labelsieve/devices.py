@@ -1,10 +1,20 @@
-"""Which device is used, and what it is called."""
+"""Which device is used, what it is called and how much it is given at a time."""
 
+import math
 import platform
+from collections.abc import Sequence
 
 import torch
 
 from labelsieve.errors import InputError
+
+MOST = 1000  # samples that are predicted at a time
+MOST_NUMBERS = 12_288_000  # in them: 1,000 images of 64 x 64 pixels
+
+
+def at_a_time(shape: Sequence[int]) -> int:
+    """How many samples of a shape are predicted at a time: fewer of large images."""
+    return min(MOST, max(1, MOST_NUMBERS // math.prod(shape)))
 
 
 def usable_device(name: str) -> torch.device:

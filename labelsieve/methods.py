@@ -8,28 +8,22 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from labelsieve.core.active_bias import ActiveBias
 from labelsieve.core.agreement import CriteriaJoint, JointLoss
 from labelsieve.core.align import Align
-from labelsieve.core.confidence import ConfidenceRegularized
+from labelsieve.core.confidence import ConfidenceRegularized, Sieve
 from labelsieve.core.criteria import CRITERIA, CriteriaALL, CriteriaOL, Criterion, one_of
 from labelsieve.core.early_learning import EarlyLearning
-from labelsieve.core.forward import ForwardCorrection
+from labelsieve.core.forward_correction import ForwardCorrection
+from labelsieve.core.latent_class import LatentClass
 from labelsieve.core.losses import CrossEntropy, Determinant, GeneralizedCrossEntropy, SymmetricCrossEntropy
 from labelsieve.core.method import Method
+from labelsieve.core.prune import Prune
+from labelsieve.core.refurbish import Refurbish
 from labelsieve.core.regularizers import VirtualAdversarial
-from labelsieve.core.relabel import LatentClass, Refurbish
+from labelsieve.core.select import Select, constant_share, exact_fraction, kept_share, ramped_share
 from labelsieve.core.sparse_noise import SparseNoise
-from labelsieve.core.weigh import (
-    ActiveBias,
-    Prune,
-    Select,
-    Sieve,
-    Weigh,
-    constant_share,
-    exact_fraction,
-    kept_share,
-    ramped_share,
-)
+from labelsieve.core.weigh import Weigh
 from labelsieve.errors import InputError, nearest
 from labelsieve.randomness import derive
 

@@ -9,9 +9,6 @@ from torch import Tensor
 from labelsieve.errors import InputError, nearest
 from labelsieve.randomness import generator
 
-# Look-alikes of CIFAR-10: truck -> automobile, bird -> airplane, deer -> horse, cat <-> dog.
-CIFAR10_LOOKALIKES = {9: 1, 2: 0, 4: 7, 3: 5, 5: 3}
-
 
 def pair(num_classes: int, rate: float, *, direction: int = 1) -> Tensor:
     """Class i becomes i + direction with probability `rate`."""

@@ -1,7 +1,6 @@
 """load: the model that a run delivered, ready to predict."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,14 +14,11 @@ from torch import Tensor, nn
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.arrays import Array, image_tensor
 from labelsieve.data.resident import seen_by_network
-from labelsieve.devices import usable_device
+from labelsieve.devices import at_a_time, usable_device
 from labelsieve.errors import InputError
 from labelsieve.files import delivered
 from labelsieve.models import make_model
 from labelsieve.models.networks import spare
-
-MOST = 1000  # samples at a time
-MOST_NUMBERS = 12_288_000  # in them: 1,000 images of 64 x 64 pixels
 
 
 class Predictor:
@@ -41,7 +37,7 @@ class Predictor:
         self.classes = tuple(classes)
         self.normalise = normalise
         self.columns = tuple(columns) if columns else None
-        self.batch = min(MOST, max(1, MOST_NUMBERS // math.prod(self.shape)))
+        self.batch = at_a_time(self.shape)
 
     @torch.no_grad()
     def predict_proba(self, images: Array | Tensor, source: str = "images") -> Array:

@@ -50,6 +50,21 @@ def test_blobs() -> Labelled:
     return blobs(100, 1)
 
 
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """A file of such images with a test set."""
+    train, test = blobs(203, 0), blobs(60, 1)
+    path = tmp_path / "data.npz"
+    np.savez(
+        path,
+        images=train.images.permute(0, 2, 3, 1).numpy(),
+        labels=train.labels.numpy(),
+        test_images=test.images.permute(0, 2, 3, 1).numpy(),
+        test_labels=test.labels.numpy(),
+    )
+    return str(path)
+
+
 def killed_after_an_epoch(command: list[str], record: Path) -> None:
     """Start this and kill it (-9) as soon as that record has an epoch."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from labelsieve.audit import estimate_noise, find_label_issues, guesses, label_quality
+from labelsieve.audit import quality as quality_module
 from labelsieve.audit.estimate import Interval, Noise, confident_joint
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import findings_of
@@ -28,7 +29,7 @@ from labelsieve.audit.verdict import reason, reasons
 from labelsieve.cells import guarded, printable, unguarded
 from labelsieve.cli import execute
 from labelsieve.core.criteria import CriteriaALL
-from labelsieve.data.label_file import read_labels
+from labelsieve.data.label_file import read_label_file
 from labelsieve.errors import InputError
 from labelsieve.experiments import audit as auditing
 from labelsieve.experiments.audit import LEFT_OUT
@@ -134,6 +135,15 @@ def test_issues_as_a_mask_or_ranked():
     assert sorted(ranked.tolist()) == np.flatnonzero(mask).tolist()
     assert (np.diff(label_quality(labels, probs)[ranked]) >= 0).all()
     assert (labels != clean)[mask].mean() > 0.9
+
+
+def test_ranked_issues_read_the_probabilities_once(monkeypatch):
+    labels, probs, _ = noisy(lambda k: pair(k, 0.2))
+    read = []
+    monkeypatch.setattr(quality_module, "guesses_of", lambda *both: read.append(both) or guesses_of(*both))
+    assert len(find_label_issues(labels, probs, return_indices_ranked_by="label_quality")) and len(read) == 1
+    with pytest.raises(TypeError, match="criterion"):
+        find_label_issues(labels, probs, criterion="ol")
 
 
 def test_training_sharpens_only_what_was_seen():
@@ -332,7 +342,7 @@ def test_hostile_names_pass_through_every_file(tmp_path):
     assert [float(row["label_quality"]) for row in rows] == sorted(float(row["label_quality"]) for row in rows)
     path = tmp_path / "corrected.csv"
     path.write_bytes(EXPORTS["corrected"][1](findings, {}))
-    assert read_labels(path, HOSTILE, 300, findings.ids).tolist() == findings.corrected.tolist()
+    assert read_label_file(path, HOSTILE, 300, findings.ids).labels.tolist() == findings.corrected.tolist()
     assert "\x1b" not in auditing.printed(findings, summary(findings, None, {}), tmp_path, [])
     assert printable("\x1b[2J\n") == "\\x1b[2J\\n"
 
@@ -436,7 +446,7 @@ def test_a_run_is_audited(trained, capsys):
     assert [line["index"] for line in gallery] == [int(row["index"]) for row in rows[: len(gallery)]]
     assert len(gallery) == issues.sum() + 200 and all(line["is_label_issue"] for line in gallery[: issues.sum()])
     assert all((out / line["image"]).is_file() for line in gallery)
-    fixed = read_labels(out / "corrected.csv", found["classes"], 600)
+    fixed = read_label_file(out / "corrected.csv", found["classes"], 600).labels
     assert (fixed.numpy() == clean).mean() > 0.95 > (given_labels == clean).mean()
     again = ["train", str(folder / "data.npz"), "--labels", str(out / "corrected.csv"), "--noise-rate", "0.05"]
     assert execute([*again, "--epochs", "2", "--warmup", "1", "--dry-run"]) == 0

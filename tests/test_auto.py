@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelsieve.audit import unseen as unseen_module
 from labelsieve.audit.estimate import Interval, Noise
 from labelsieve.audit.findings import findings_of
 from labelsieve.audit.guesses import guesses_from_run, guesses_of
@@ -20,7 +21,7 @@ from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.experiments import judges as judging
 from labelsieve.experiments import single, train_auto
-from labelsieve.experiments.audit import findings_in, told_to
+from labelsieve.experiments.audit import findings_in, selects, told_to
 from labelsieve.experiments.auto import (
     FREE,
     cautious,
@@ -48,6 +49,7 @@ from labelsieve.experiments.judges import (
 from labelsieve.experiments.prepare import held_out as parted
 from labelsieve.experiments.prepare import prepare, training_of
 from labelsieve.experiments.spec import Experiment, planned
+from labelsieve.methods import METHODS
 from labelsieve.report.records import finished_runs, read_run, read_samples, starved
 from labelsieve.report.words import beware
 from tests.conftest import blobs, killed_after_an_epoch
@@ -82,6 +84,16 @@ def test_the_rate_of_known_noise_is_found(kind, rate):
 def test_clean_labels_look_clean_however_sure_the_network_is(sureness):
     labels, probs, _ = held_out("pair", 0.0)
     assert unseen_noise(labels, tempered(probs, sureness)).rate.estimate < 0.02
+
+
+def test_samples_that_come_class_by_class_are_looked_at_from_the_first_to_the_last(monkeypatch):
+    """Only the labels of the last three classes are wrong; a third of the samples is looked at."""
+    (true, probs, _), (labels, _, _) = held_out("pair", 0.0), held_out("pair", 0.4)
+    kept = np.flatnonzero((labels == true) | (labels >= 3))
+    order = kept[np.argsort(labels[kept], kind="stable")]
+    monkeypatch.setattr(unseen_module, "MOST", len(order) // 3 * CLASSES)
+    seen = unseen_noise(labels[order], probs[order])
+    assert abs(seen.rate.estimate - (labels != true)[order].mean()) < 0.05
 
 
 @given(st.integers(2, 5), st.integers(1, 40), st.integers(0, 1000))
@@ -322,6 +334,16 @@ def test_what_was_told_by_a_person_is_not_what_was_found(auto_run):
     named = replace(found, start={})
     assert told_to(found) == 0 and told_to(named) == found.spec["noise_rate"] > 0.1
     assert told_to(replace(named, spec={**found.spec, "method": "gce"})) == 0  # it does not select by it
+
+
+def test_a_method_is_asked_whether_it_selects(monkeypatch):
+    """A new one is told apart without being named anywhere."""
+    monkeypatch.setitem(METHODS, "mine", METHODS["mentornet"])
+    monkeypatch.setitem(METHODS, "plain", METHODS["default"])
+    assert selects("mine", None) and not selects("plain", None) and selects("plain", "ol")
+    told = {name for name in METHODS if name != "mine" and selects(name, None)}
+    pairs = {name + also for name in ("mentornet", "selfie") for also in ("", "-prop")}
+    assert told == pairs | {"co-teaching", "co-teaching+", "sl-prop", "jocor"}
 
 
 def test_too_little_to_hold_out_is_said(tmp_path, capsys):

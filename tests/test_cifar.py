@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from labelsieve.data import cifar
 from labelsieve.data.animal10n_binary import is_animal10n_binary, read_animal10n_binary
-from labelsieve.data.cifar import describe, digest, is_cifar, read_cifar, read_described
+from labelsieve.data.cifar import digest, is_cifar, read_described
 from labelsieve.data.cifar_n import OLD_TORCH, read_cifar_n
 from labelsieve.data.plain_pickle import load_plain
 from labelsieve.errors import InputError
@@ -145,6 +145,11 @@ def assert_is_written_data(sets, classes, labels):
         assert tuple(data.classes) == classes
 
 
+def read_cifar(path):
+    """Training and test set."""
+    return read_described(path)[1:]
+
+
 def refusal(read, *arguments):
     with pytest.raises(InputError) as caught:
         read(*arguments)
@@ -166,7 +171,7 @@ def test_published_folders_and_archives_are_the_same_data(tmp_path, layout):
         assert is_cifar(path)
         assert_is_written_data(read_cifar(path), classes, labels)
         name = "CIFAR-100" if "100" in layout else "CIFAR-10"
-        assert describe(path) == f"not the published {name} (other contents)"
+        assert read_described(path).words == f"not the published {name} (other contents)"
 
 
 def test_the_pickles_of_these_tests_are_pickles():
@@ -194,7 +199,7 @@ def test_known_contents_are_called_published(tmp_path, monkeypatch):
     monkeypatch.setitem(cifar.DIGESTS, "CIFAR-10", (digest(train), digest(test)))
     assert read_described(folder).words == "the published CIFAR-10"
     other = dict(ten_python(), test_batch=python2({"labels": [0, 1], "data": ROWS[:2]}))
-    assert describe(write_folder(folder, other)) == "not the published CIFAR-10 (other contents)"
+    assert read_described(write_folder(folder, other)).words == "not the published CIFAR-10 (other contents)"
 
 
 def test_what_is_not_cifar_is_told_apart(tmp_path):

@@ -7,7 +7,7 @@ from PIL import Image
 
 from labelsieve.data import load_data
 from labelsieve.data.fashion import CLASSES, FILE
-from labelsieve.data.label_file import read_labels, write_labels
+from labelsieve.data.label_file import read_label_file, write_labels
 from labelsieve.data.resident import standardise
 from labelsieve.errors import InputError
 
@@ -113,9 +113,9 @@ def test_data_that_is_not_there(source, reason):
 def test_label_files_are_read_back_as_written(tmp_path):
     labels = torch.tensor([2, 0, 1, 1])
     write_labels(tmp_path / "labels.csv", labels, ["a,b", 'quo"te', "ü"])
-    assert torch.equal(read_labels(tmp_path / "labels.csv", ["a,b", 'quo"te', "ü"], 4), labels)
+    assert torch.equal(read_label_file(tmp_path / "labels.csv", ["a,b", 'quo"te', "ü"], 4).labels, labels)
     np.save(tmp_path / "labels.npy", labels.numpy())
-    assert torch.equal(read_labels(tmp_path / "labels.npy", ["a", "b", "c"], 4), labels)
+    assert torch.equal(read_label_file(tmp_path / "labels.npy", ["a", "b", "c"], 4).labels, labels)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_label_files_are_read_back_as_written(tmp_path):
 def test_label_files_that_cannot_be_used_are_refused_by_line(tmp_path, text, reason):
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(InputError, match=reason):
-        read_labels(tmp_path / "labels.csv", ["a", "b"], 3)
+        read_label_file(tmp_path / "labels.csv", ["a", "b"], 3)
 
 
 def test_a_label_file_without_labels_says_what_to_do(tmp_path):
     (tmp_path / "truth.csv").write_text("name,true\na.png,cat\n")
     with pytest.raises(InputError, match=r"truth\.csv has no column 'label' \(it has: name, true\); call the one"):
-        read_labels(tmp_path / "truth.csv", ("cat", "dog"), 1)
+        read_label_file(tmp_path / "truth.csv", ("cat", "dog"), 1)
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
@@ -146,31 +146,31 @@ def test_label_files_of_spreadsheets(tmp_path, separator):
     path = tmp_path / "labels.csv"
     text = "index,name,label,note\n1,b.png,Mäntel,\n0,a.png,Été,x\n".replace(",", separator)
     path.write_text(text, encoding="utf-8-sig")
-    assert read_labels(path, ("Mäntel", "Été"), 2).tolist() == [1, 0]
-    assert read_labels(path, ("Mäntel", "Été"), 2, ("b.png", "a.png")).tolist() == [0, 1]
+    assert read_label_file(path, ("Mäntel", "Été"), 2).labels.tolist() == [1, 0]
+    assert read_label_file(path, ("Mäntel", "Été"), 2, ("b.png", "a.png")).labels.tolist() == [0, 1]
     for encoding, fix in {"cp1252": r"line 2, byte 0xe4.; save it as UTF-8", "utf-16": "is UTF-16 text"}.items():
         path.write_text(text, encoding=encoding)
         with pytest.raises(InputError, match=fix) as caught:
-            read_labels(path, ("Mäntel", "Été"), 2)
+            read_label_file(path, ("Mäntel", "Été"), 2)
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match=r"cannot read .*gone\.csv"):
-        read_labels(tmp_path / "gone.csv", ("a", "b"), 2)
+        read_label_file(tmp_path / "gone.csv", ("a", "b"), 2)
 
 
 def test_label_files_go_by_their_index_and_numbers_may_be_names(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("index,label\n3,c\n2,b\n1,a\n0,a\n")
-    assert read_labels(path, ("a", "b", "c"), 4).tolist() == [0, 0, 1, 2]
+    assert read_label_file(path, ("a", "b", "c"), 4).labels.tolist() == [0, 0, 1, 2]
     path.write_text("index,label\n0,a\n0,b\n")
     with pytest.raises(InputError, match=r"labels\.csv:3: sample 0 is there twice: as b, in line 2 as a; keep one"):
-        read_labels(path, ("a", "b"), 2)
+        read_label_file(path, ("a", "b"), 2)
     path.write_text("index,label\n0,a\n2,b\n")
     with pytest.raises(InputError, match="must name 0 to 1, each once"):
-        read_labels(path, ("a", "b"), 2)
+        read_label_file(path, ("a", "b"), 2)
     path.write_text("label\n0\n1\n2\n")
     with pytest.raises(InputError, match=r"labels\.csv:2: '0' is no class; there are: 1, 2, 3"):
-        read_labels(path, ("1", "2", "3"), 3)
-    assert read_labels(path, ("a", "b", "c"), 3).tolist() == [0, 1, 2]
+        read_label_file(path, ("1", "2", "3"), 3)
+    assert read_label_file(path, ("a", "b", "c"), 3).labels.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -185,18 +185,18 @@ def test_a_label_file_with_two_lines_for_a_sample_is_refused(tmp_path, more, say
     path = tmp_path / "labels.csv"
     lines = "index,name,label\n0,x.png,a\n1,'-y.png,b\n7,other.png,a\n"
     path.write_text(lines)
-    assert read_labels(path, ("a", "b"), 2, ("-y.png", "x.png")).tolist() == [1, 0]
+    assert read_label_file(path, ("a", "b"), 2, ("-y.png", "x.png")).labels.tolist() == [1, 0]
     path.write_text(lines + more)
     with pytest.raises(InputError, match=says):
-        read_labels(path, ("a", "b"), 2, ("-y.png", "x.png"))
+        read_label_file(path, ("a", "b"), 2, ("-y.png", "x.png"))
 
 
 def test_samples_of_the_same_name_go_by_their_index(tmp_path):
     names = ("x.png", "y.png", "x.png")
     write_labels(tmp_path / "labels.csv", torch.tensor([0, 1, 1]), ("a", "b"), names)
-    assert read_labels(tmp_path / "labels.csv", ("a", "b"), 3, names).tolist() == [0, 1, 1]
+    assert read_label_file(tmp_path / "labels.csv", ("a", "b"), 3, names).labels.tolist() == [0, 1, 1]
     (tmp_path / "short.csv").write_text("name,label\nx.png,b\ny.png,a\n")
-    assert read_labels(tmp_path / "short.csv", ("a", "b"), 3, names).tolist() == [1, 0, 1]
+    assert read_label_file(tmp_path / "short.csv", ("a", "b"), 3, names).labels.tolist() == [1, 0, 1]
 
 
 def test_a_published_dataset_is_found_by_its_name(tmp_path, monkeypatch):

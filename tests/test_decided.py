@@ -15,7 +15,7 @@ from labelsieve.audit.findings import DECIDED, findings_of
 from labelsieve.audit.guesses import guesses_of, sure_of
 from labelsieve.cli import execute
 from labelsieve.core.criteria import CriteriaOL
-from labelsieve.core.weigh import Select
+from labelsieve.core.select import Select
 from labelsieve.data.label_file import read_label_file
 from labelsieve.errors import InputError
 from labelsieve.experiments.folder import read_json

@@ -87,14 +87,17 @@ def test_a_step_never_waits_for_the_host():
 
 
 def test_a_loop_of_ones_own_never_waits_either():
-    logits, y, index = torch.randn(128, 10, device="cuda"), *batch()[1:]
-    for name in ("mentornet", "mentornet-prop", "sl-prop", "elr", "f-correction", "cores"):
-        method = past_the_warm_up(name, {}, y, index)
-        method(logits.requires_grad_(), y, index).backward()
+    x, y, index = batch(shape=(10,))
+    model = torch.nn.Linear(10, 10).cuda()
+    for name, options in EVERY:
+        method = past_the_warm_up(name, options, y, index)
+        if method.networks > 1:
+            continue  # a loop of one network
+        method(model(x), y, index, model=model, inputs=x).backward()
         torch.cuda.synchronize()
         with never_waiting():
             for _ in range(3):
-                method(logits, y, index).backward()
+                method(model(x), y, index, model=model, inputs=x).backward()
 
 
 def test_trusted_samples_come_first_on_the_gpu_too():

@@ -237,7 +237,7 @@ def test_what_would_silently_go_wrong_is_refused(of_method, settings, message, t
 def test_a_warm_up_as_long_as_the_training_is_refused(limit, tmp_path):
     message = (
         "the warm-up of 2 epochs is not shorter than the training of 2: nothing would ever be selected or corrected; "
-        "make the method with a smaller Problem(warmup=...)"
+        "train longer, or make the method with a smaller Problem(warmup=...)"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         trainer_of(tmp_path, method_of(warmup=2), **limit).train()

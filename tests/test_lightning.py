@@ -207,7 +207,7 @@ def test_a_checkpoint_without_the_method_is_refused(tmp_path):
             4,
             {},
             "the warm-up of 4 epochs is not shorter than the training of 4: nothing would ever be selected or "
-            "corrected; make the method with a smaller Problem(warmup=...)",
+            "corrected; train longer, or make the method with a smaller Problem(warmup=...)",
         ),
         ("f-correction", 25, {}, "the warm-up of 25 epochs is not shorter than the training of 4"),
         ("cores", 4, {}, "the warm-up of 4 epochs is not shorter than the training of 4"),

@@ -161,6 +161,27 @@ def test_the_smallest_batch_of_which_something_is_left_out(rate):
     assert select.fewest() == least
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_loop_reads_nothing_from_the_device_once_an_epoch_has_begun(name, monkeypatch):
+    """On a GPU every read waits; the first batch of an epoch may be looked at."""
+    method = make(name, Problem(3, 0.4, warmup=1, num_samples=12))
+    logits, labels = batch()
+    logits = logits.expand(method.networks, -1, -1) if method.networks > 1 else logits
+    index, model = torch.arange(12), nn.Linear(8, 3)
+    probs = logits.softmax(-1)
+    more = {"model": model, "inputs": torch.randn(12, 8)} if method.regularizer else {}
+    method.start_epoch(0)
+    method.end_epoch(lambda: iter([(probs, labels, index)]))
+    method.start_epoch(1)
+    method(logits, labels, index, **more)
+    reads = []
+    for way in ("item", "tolist", "__int__", "__index__", "__float__", "__bool__"):
+        monkeypatch.setattr(torch.Tensor, way, lambda tensor, way=way: reads.append(way) or 0)
+    for _ in range(3):
+        method(logits, labels, index, **more)
+    assert not reads
+
+
 def test_own_parameters_that_no_optimizer_has_are_named():
     def epochs(method, groups):
         weights = nn.Linear(3, 3)

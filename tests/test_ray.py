@@ -11,7 +11,6 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from labelsieve.errors import InputError, Stopped
@@ -20,23 +19,8 @@ from labelsieve.experiments.on_ray import QUIET, address_of, check_versions, kee
 from labelsieve.experiments.run import run, versions
 from labelsieve.experiments.spec import Experiment
 from labelsieve.experiments.sweep import folder_of, sweep
-from tests.conftest import blobs
 
 PATIENCE = 400  # seconds that a wait may take before the test fails; workers start slowly on a busy machine
-
-
-@pytest.fixture
-def data(tmp_path):
-    train, test = blobs(203, 0), blobs(60, 1)
-    path = tmp_path / "data.npz"
-    np.savez(
-        path,
-        images=train.images.permute(0, 2, 3, 1).numpy(),
-        labels=train.labels.numpy(),
-        test_images=test.images.permute(0, 2, 3, 1).numpy(),
-        test_labels=test.labels.numpy(),
-    )
-    return str(path)
 
 
 @pytest.fixture

@@ -227,7 +227,7 @@ def test_the_disk_has_the_line_before_anybody_is_told(tmp_path, monkeypatch):
 
 
 def test_the_export_is_what_train_reads(run, tmp_path, capsys):
-    from labelsieve.data.label_file import read_labels
+    from labelsieve.data.label_file import read_label_file
 
     log = DecisionLog(run / "review" / "decisions.jsonl")
     for made in (
@@ -249,8 +249,8 @@ def test_the_export_is_what_train_reads(run, tmp_path, capsys):
     assert labels_in(out) == expected
     numbers = [CLASSES.index(expected[i]) for i in range(40)]
     names = [f"{CLASSES[i % 3]}/{i}.png" for i in range(40)]
-    assert read_labels(out, CLASSES, 40, names).tolist() == numbers
-    assert read_labels(out, CLASSES, 40).tolist() == numbers
+    assert read_label_file(out, CLASSES, 40, names).labels.tolist() == numbers
+    assert read_label_file(out, CLASSES, 40).labels.tolist() == numbers
 
 
 def test_the_export_writes_over_its_own_file_alone(run, tmp_path, capsys):
@@ -274,7 +274,7 @@ def test_names_that_say_nothing_are_left_out(tmp_path, names):
 
 
 def test_odd_names_come_back_as_they_were(tmp_path):
-    from labelsieve.data.label_file import read_labels
+    from labelsieve.data.label_file import read_label_file
 
     classes = ["a,b", 'q"q', "line\nbreak", "sep\u2028\x0b", "=1+1", "'-quoted", " spaced "]
     names = [f"{name}/{i}" for i, name in enumerate(classes * 3)]
@@ -282,7 +282,7 @@ def test_odd_names_come_back_as_they_were(tmp_path):
     desk = Desk(run)
     desk.decide({"index": 4, "decision": "other", "label": "line\nbreak", "over": None, "since": 0, "tab": "t"})
     export(run, tmp_path / "r.csv")
-    labels = read_labels(tmp_path / "r.csv", classes, 21, names).tolist()
+    labels = read_label_file(tmp_path / "r.csv", classes, 21, names).labels.tolist()
     assert labels == [2 if i == 4 else i % 7 for i in range(21)]
     with (tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
         cells = [cell for row in csv.reader(file) for cell in row]

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from labelsieve.cli import execute
+from labelsieve.core.relabel import smallest_integer
 from labelsieve.errors import InputError
 from labelsieve.experiments.prepare import prepare
 from labelsieve.experiments.run import run
 from labelsieve.experiments.spec import Experiment
 from labelsieve.predict import load
-from labelsieve.train.scores import smallest
 from tests.test_cli import data as data_file
 
 data = data_file
@@ -62,7 +62,7 @@ def test_scores_of_the_last_epoch_by_hand(experiment, tmp_path):
         torch.testing.assert_close(kept["pl"][i], pl, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(kept["all"][i], ol - 0.5 * pl, atol=1e-6, rtol=1e-5)
     assert kept["label"].tolist() == train.labels.tolist() and kept["clean"].tolist() == train.clean.tolist()
-    assert (kept["label"] != kept["clean"]).any() and kept["label"].dtype == torch.uint8
+    assert (kept["label"] != kept["clean"]).any() and kept["label"].dtype == torch.int8
 
 
 def test_keeping_scores_leaves_no_trace_in_the_training(experiment, tmp_path):
@@ -122,8 +122,8 @@ def test_the_command_keeps_them_and_refuses_what_is_no_epoch(data, tmp_path, cap
 
 
 @pytest.mark.parametrize(
-    ("classes", "kind"), [(256, torch.uint8), (257, torch.int16), (32768, torch.int16), (32769, torch.int32)]
+    ("classes", "kind"), [(127, torch.int8), (128, torch.int16), (32767, torch.int16), (32768, torch.int32)]
 )
 def test_class_numbers_survive_in_few_bytes(classes, kind):
-    packed = smallest(torch.tensor([0, classes - 1]), classes)
-    assert packed.dtype == kind and packed.tolist() == [0, classes - 1]
+    packed = torch.tensor([-1, 0, classes - 1]).to(smallest_integer(classes))
+    assert packed.dtype == kind and packed.tolist() == [-1, 0, classes - 1]

@@ -3,7 +3,6 @@
 import json
 import threading
 
-import numpy as np
 import pytest
 
 from labelsieve.errors import Stopped
@@ -13,21 +12,6 @@ from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.side_by_side import Fit, side_by_side
 from labelsieve.experiments.spec import Experiment
-from tests.conftest import blobs
-
-
-@pytest.fixture
-def data(tmp_path):
-    train, test = blobs(203, 0), blobs(60, 1)
-    path = tmp_path / "data.npz"
-    np.savez(
-        path,
-        images=train.images.permute(0, 2, 3, 1).numpy(),
-        labels=train.labels.numpy(),
-        test_images=test.images.permute(0, 2, 3, 1).numpy(),
-        test_labels=test.labels.numpy(),
-    )
-    return str(path)
 
 
 @pytest.fixture(autouse=True)

@@ -297,6 +297,10 @@ def test_one_epoch_is_one_of_selecting():
 def test_batches_too_small_to_leave_anything_out_are_named():
     with pytest.warns(UserWarning, match="batches of 4 are too small at this noise rate"):
         quick(batch_size=4, noise_rate=0.2).fit(*clouds())
+    X, y = clouds()
+    wrong = np.where(np.arange(len(y)) % 5 == 0, (y + 1) % 3, y)
+    with pytest.warns(UserWarning, match="batches of 2 are too small at this noise rate"):
+        quick(batch_size=2, noise_rate="auto").fit(X, wrong)
 
 
 def test_rows_far_from_all_others_have_probabilities_too():

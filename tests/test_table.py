@@ -571,6 +571,14 @@ def test_standing_is_read_from_the_folders(tmp_path):
     assert watch.seconds_left(1200, 400, 600, 10.0) == 30.0 and watch.seconds_left(1200, 400, 400, 10.0) is None
 
 
+def test_the_method_says_how_many_rounds_it_has():
+    patrini = Experiment(method="f-correction", options=(("estimate", "patrini"),), epochs=10, warmup=3)
+    assert watch.epochs_of(patrini) == 20 and watch.place(patrini, 14) == "round 2/2, epoch 4/10"
+    assert watch.epochs_of(replace(patrini, options=())) == 10
+    assert watch.epochs_of(replace(patrini, method="selfie", options=())) == 30
+    assert watch.epochs_of(replace(patrini, options=(("unknown", 1),))) == 10
+
+
 def test_lines_come_when_runs_end_and_now_and_then(capsys, monkeypatch):
     lines, clock = watch.Lines(), [0.0]
     monkeypatch.setattr(watch.time, "time", lambda: clock[0])

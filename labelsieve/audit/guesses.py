@@ -63,6 +63,11 @@ def guesses_of(labels: Array, pred_probs: Array) -> Guesses:
     return Guesses(labels, confidence, likeliest, likelihood, classes)
 
 
+def evenly(count: int, most: int) -> slice:
+    """At most `most` of `count` samples, evenly spaced: the first ones alone may all be of one class."""
+    return slice(None, None, -(-count // most))
+
+
 def joined(parts: Sequence[Guesses]) -> Guesses:
     """The guesses for several sets of samples, one set after the other."""
     return Guesses(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labelsieve.audit.guesses import Guesses
+from labelsieve.audit.guesses import Guesses, evenly
 
 Array = np.ndarray[Any, Any]
 ROUNDS = 3  # of estimating the joint anew: more believe the classifier too much (docs/decisions/023)
@@ -57,7 +57,7 @@ def best_other(guesses: Guesses, label_given: Array) -> Array:
 
 def settled(guesses: Guesses, rounds: int = ROUNDS) -> Array:
     """P(label | true class) (K, K), estimated anew a few times; of many samples, from some of them, evenly spaced."""
-    some = guesses.at(slice(None, None, -(-len(guesses) // MOST)))
+    some = guesses.at(evenly(len(guesses), MOST))
     joint = counted_joint(some)
     for _ in range(rounds):
         joint = posterior(some, label_given_true(joint))[1]

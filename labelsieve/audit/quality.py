@@ -35,22 +35,17 @@ def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "p
 
 
 def find_label_issues(
-    labels: Array,
-    pred_probs: Array,
-    *,
-    criterion: Criterion = "posterior",
-    lam: float = 1.0,
-    return_indices_ranked_by: Literal["label_quality"] | None = None,
+    labels: Array, pred_probs: Array, *, return_indices_ranked_by: Literal["label_quality"] | None = None
 ) -> Array:
     """Which labels are more likely wrong than right: a mask (n), or their positions, the most suspicious first."""
     if return_indices_ranked_by not in (None, "label_quality"):
         raise InputError(f"return_indices_ranked_by is label_quality or None, got {return_indices_ranked_by!r}")
-    issues = posterior.quality(*unmixed(guesses_of(labels, pred_probs))) < THRESHOLD
+    quality = label_quality(labels, pred_probs)
+    issues: Array = quality < THRESHOLD
     if return_indices_ranked_by is None:
         return issues
     found = np.flatnonzero(issues)
-    by = label_quality(labels, pred_probs, criterion=criterion, lam=lam)[found]
-    ranked: Array = found[np.argsort(by, kind="stable")]
+    ranked: Array = found[np.argsort(quality[found], kind="stable")]
     return ranked
 
 

@@ -119,8 +119,8 @@ def shown(findings: Findings) -> list[int]:
     return [int(index) for index in order[:count]]
 
 
-def json_bytes(value: Any, indent: int | None = 1) -> bytes:
-    return (json.dumps(value, indent=indent) + "\n").encode()
+def json_bytes(value: Any) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def gallery(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from labelsieve.audit.guesses import Guesses
+from labelsieve.audit.guesses import Guesses, evenly
 from labelsieve.audit.posterior import MOST, pieces
 
 Array = np.ndarray[Any, Any]
@@ -27,8 +27,8 @@ FEW = 20_000  # samples that the temperature is found with, and that are looked 
 
 def unmixed(guesses: Guesses) -> tuple[Guesses, Array]:
     """The guesses about true classes, and P(label | true class) (K, K), row: label, column: true class."""
-    label_given = levelled(counted_where_surest(every(guesses, MOST)))
-    temperature = likeliest_temperature(every(guesses, FEW), label_given)
+    label_given = levelled(counted_where_surest(guesses.at(evenly(len(guesses), MOST))))
+    temperature = likeliest_temperature(guesses.at(evenly(len(guesses), FEW)), label_given)
     return explained(guesses, label_given, temperature), label_given
 
 
@@ -129,8 +129,3 @@ def explaining(said: Array, given: Array) -> Array:
         held = held * np.einsum("ny,nyj->nj", said / np.maximum(labels, LEAST**2), given)
         held /= held.sum(1, keepdims=True)
     return held
-
-
-def every(guesses: Guesses, most: int) -> Guesses:
-    """Evenly spaced samples, if there are many."""
-    return guesses.at(slice(None, None, -(-len(guesses) // most)))

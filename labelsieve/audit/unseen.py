@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labelsieve.audit.estimate import NORMAL, Interval
-from labelsieve.audit.guesses import Guesses
+from labelsieve.audit.guesses import Guesses, evenly
 from labelsieve.audit.unmixed import TEMPERATURES
 
 Array = np.ndarray[Any, Any]
@@ -44,15 +44,15 @@ class Unseen(NamedTuple):
     likelihood: float = 0.0  # of the labels, the mean logarithm: how well these are foretold
 
 
-def unseen_noise(labels: Array, probs: Array, seed: int = 0) -> Unseen:
+def unseen_noise(labels: Array, probs: Array) -> Unseen:
     """The share of wrong labels among samples with probabilities (n, K) of a network that did not learn from them."""
-    most = max(1, MOST // probs.shape[1])
-    labels, probs = labels[:most], probs[:most]
+    some = evenly(len(labels), max(1, MOST // probs.shape[1]))
+    labels, probs = labels[some], probs[some]
     found = [(temperature, *fitted(tempered(probs, temperature), labels)) for temperature in TEMPERATURES]
     temperature, shares, likelihood = max(found, key=lambda each: each[2])
     warm = tempered(probs, temperature)
     rate = share_wrong(warm, labels, shares)
-    spread = NORMAL * resampled(warm, labels, shares, seed)
+    spread = NORMAL * resampled(warm, labels, shares)
     interval = Interval(rate, max(0.0, rate - spread), min(1.0, rate + spread))
     return Unseen(interval, float(shares.chance), shares.matrix(), temperature, likelihood / len(labels))
 
@@ -115,9 +115,9 @@ def share_wrong(probs: Array, labels: Array, shares: Shares) -> float:
     return float(1 - right.mean())
 
 
-def resampled(probs: Array, labels: Array, shares: Shares, seed: int) -> float:
+def resampled(probs: Array, labels: Array, shares: Shares) -> float:
     """The standard error of the estimate, from samples drawn anew from these."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     rates = []
     for _ in range(RESAMPLES):
         drawn = random.integers(0, len(labels), len(labels))

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from labelsieve.audit.estimate import Interval, Noise
+from labelsieve.cells import BOTH_WAYS, COMMON, percent
 
 Array = np.ndarray[Any, Any]
 CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing needs to be done
 HARDLY_BELIEVED = 0.5  # share of wrong labels above which a bad model is the likelier reason
-BOTH_WAYS = 0.25  # as large a share the other way round: two classes that the model itself may not tell apart
 HALF = 0.5  # of the model's belief: a class with less is only the likelier of two
-COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
 
 
 def verdict(
@@ -121,13 +120,6 @@ def sure(share: float) -> str:
     if share < 0.01:
         return "under 1%"
     return "over 99%" if share > 0.99 else f"{100 * share:.0f}%"
-
-
-def percent(share: float) -> str:
-    """As a person would say it: 38%, 2.9%, under 0.1%."""
-    if 0 < share < 0.001:
-        return "under 0.1%"
-    return f"{100 * share:.1f}%" if 0 < share < 0.0995 else f"{100 * share:.0f}%"
 
 
 def span(interval: Interval) -> str:

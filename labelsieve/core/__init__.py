@@ -5,7 +5,8 @@ from labelsieve.core.criteria import CRITERIA, CriteriaALL, CriteriaOL, Criteria
 from labelsieve.core.losses import CrossEntropy, Loss
 from labelsieve.core.method import Decision, Method, Step
 from labelsieve.core.part import Part, Predict
-from labelsieve.core.weigh import Select, Weigh, kept_share
+from labelsieve.core.select import Select, kept_share
+from labelsieve.core.weigh import Weigh
 
 __all__ = [
     "CRITERIA",

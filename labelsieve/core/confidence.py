@@ -1,4 +1,4 @@
-"""CORES²: reward confident predictions, whatever the label."""
+"""CORES²: reward confident predictions, whatever the label, and leave out samples of more than average loss."""
 
 import torch
 from torch import Tensor, nn
@@ -7,9 +7,15 @@ from labelsieve.core.criteria import observed_confidence
 from labelsieve.core.losses import Loss, weighted_mean, without_dropped
 from labelsieve.core.part import Predict
 from labelsieve.core.processes import summed_over_processes
-from labelsieve.core.weigh import sieved
+from labelsieve.core.weigh import Weigh
 
 SMALLEST = 1e-8
+
+
+def sieved(probs: Tensor, labels: Tensor) -> Tensor:
+    """Whether -log p of the label is at most the mean of -log p over the classes, (N, B)."""
+    logs = probs.clamp(min=SMALLEST).log()
+    return observed_confidence(logs, labels) >= logs.mean(-1)
 
 
 class ConfidenceRegularized(Loss):
@@ -23,7 +29,7 @@ class ConfidenceRegularized(Loss):
         super().__init__()
         if not 0 <= start <= full:
             raise ValueError(f"start must be 0 to full, got {start} and {full}")
-        self.num_classes, self.most, self.start, self.full = num_classes, beta, start, full
+        self.num_classes, self.most, self.begins, self.full = num_classes, beta, start, full
         self.beta = nn.Buffer(torch.zeros(()))
         self.prior = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
         self.sieving = nn.Buffer(torch.tensor(full == 0))
@@ -41,7 +47,7 @@ class ConfidenceRegularized(Loss):
         self.counts.zero_()
 
     def beta_at(self, epoch: int) -> float:
-        return self.most * min(1.0, max(0, epoch - self.start) / max(1, self.full - self.start))
+        return self.most * min(1.0, max(0, epoch - self.begins) / max(1, self.full - self.begins))
 
     def lr_scale(self, epoch: int) -> float:
         """The learning rate falls as the reward rises, so that the step keeps its size."""
@@ -53,3 +59,18 @@ class ConfidenceRegularized(Loss):
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         losses = -(without_dropped(logits, weight).softmax(-1) + SMALLEST).log()  # of each label
         return weighted_mean(observed_confidence(losses, target) - self.beta * (self.prior * losses).sum(-1), weight)
+
+
+class Sieve(Weigh):
+    """CORES²: from some epoch on, keep samples whose loss is at most the mean loss over all labels."""
+
+    def __init__(self, *, start: int) -> None:
+        super().__init__()
+        self.begins = start
+        self.sieving = nn.Buffer(torch.tensor(start == 0))
+
+    def start_epoch(self, epoch: int) -> None:
+        self.sieving.fill_(epoch >= self.begins)
+
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        return (sieved(probs, labels) | ~self.sieving).to(probs.dtype)

@@ -96,11 +96,11 @@ class Determinant(Loss):
 
     def __init__(self, num_classes: int, start: int) -> None:
         super().__init__()
-        self.num_classes, self.start = num_classes, start
+        self.num_classes, self.begins = num_classes, start
         self.started = nn.Buffer(torch.tensor(start == 0))
 
     def start_epoch(self, epoch: int) -> None:
-        self.started.fill_(epoch >= self.start)
+        self.started.fill_(epoch >= self.begins)
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         if logits.shape[1] < self.num_classes and not torch.compiler.is_compiling():

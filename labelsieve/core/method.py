@@ -13,7 +13,8 @@ from labelsieve.core.mistakes import Watch, refuse_other_labels, refuse_other_po
 from labelsieve.core.part import Part, Predict
 from labelsieve.core.regularizers import Regularizer
 from labelsieve.core.relabel import Relabel
-from labelsieve.core.weigh import Select, Weigh
+from labelsieve.core.select import Select
+from labelsieve.core.weigh import Weigh
 
 NONE = -1  # no epoch is under way
 
@@ -83,6 +84,16 @@ class Method(nn.Module):
     def needs_predictions(self) -> bool:
         """Whether end_epoch must be given predictions of the whole training set."""
         return any(part.needs_predictions for part in self.parts())
+
+    @property
+    def selecting(self) -> list[Select]:
+        """The parts that keep a share of each batch."""
+        return [part for part in self.parts() if isinstance(part, Select)]
+
+    @property
+    def begins(self) -> int:
+        """The epoch, counted from 0 in each round, in which the last of its parts begins its work."""
+        return max(part.begins for part in self.parts())
 
     def parts(self) -> Iterator[Part]:
         """All parts, those inside other parts too."""
@@ -229,17 +240,16 @@ class Method(nn.Module):
 
     def _look_for_mistakes(self, logits: Tensor, labels: Tensor, index: Tensor | None, learning: bool) -> None:
         """Refuse or name what a loop of one's own gets wrong; a GPU is asked nothing, since it would have to wait."""
-        parts = list(self.parts())
         if labels.device.type == "cpu":
             refuse_other_labels(labels, logits.shape[-1])
-            if index is not None and (counts := {part.num_samples for part in parts if part.num_samples}):
+            if index is not None and (counts := {part.num_samples for part in self.parts() if part.num_samples}):
                 refuse_other_positions(index, min(counts))
         if not self.training:
             self.watch.in_eval(logits)
         if not learning:
             return
-        fewest = [part.fewest() for part in parts if isinstance(part, Select) and part.kept_share < 1]
-        self.watch.batch(len(labels), max(fewest, default=0))
+        least = max((part.least_batch for part in self.selecting), default=0)
+        self.watch.batch(len(labels), least)
         if self.watch.begins(self.under_way):
             self.watch.own_parameters(self)
             self.watch.processes(self.needs_index)

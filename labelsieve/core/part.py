@@ -16,6 +16,7 @@ class Part(nn.Module):
 
     needs_index = False  # True: it remembers single samples
     needs_predictions = False  # True: at the end of an epoch it wants predictions of the whole training set
+    begins = 0  # the first epoch of its work, counted from 0 in each round; until then the training is plain
     num_samples = 0  # how many it remembers
     num_classes = 0  # how many it was made for, where that matters
 

@@ -120,23 +120,12 @@ def is_cifar(path: Path) -> bool:
         return False
 
 
-def read_cifar(path: Path) -> tuple[Labelled, Labelled]:
-    """Training and test set; CIFAR-100 with its hundred fine classes."""
-    _, train, test = _read(path)
-    return train, test
-
-
 def read_described(path: Path) -> Described:
-    """The sets, and whether they are the published ones."""
+    """Training and test set, CIFAR-100 with its hundred fine classes, and whether they are the published ones."""
     layout, train, test = _read(path)
     published = (digest(train), digest(test)) == DIGESTS[layout.name]
     words = f"the published {layout.name}" if published else f"not the published {layout.name} (other contents)"
     return Described(words, train, test)
-
-
-def describe(path: Path) -> str:
-    """Whether the contents are the published ones, in words."""
-    return read_described(path).words
 
 
 def digest(data: Labelled) -> str:

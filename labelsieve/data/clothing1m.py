@@ -25,13 +25,6 @@ CLASSES = (
     "Vest",
     "Underwear",
 )
-# the protocol of the papers that use it
-TRAIN_RESIZE = 256
-CROP = 224
-BATCH = 256
-MEAN = (0.485, 0.456, 0.406)  # of ImageNet, per channel
-STD = (0.229, 0.224, 0.225)
-
 TITLE = "Clothing1M"
 NOISY_LABELS = "noisy_label_kv.txt"
 CLEAN_LABELS = "clean_label_kv.txt"

@@ -38,13 +38,11 @@ class Line(NamedTuple):
     number: int  # of the line that it ends on
 
 
-def read_labels(path: Path, classes: Sequence[str], count: int, names: Sequence[str] | None = None) -> Tensor:
-    """Labels that are laid over a set: .npy of whole numbers, or .csv whose column `label` has names or numbers."""
-    return read_label_file(path, classes, count, names).labels
-
-
 def read_label_file(path: Path, classes: Sequence[str], count: int, names: Sequence[str] | None = None) -> Laid:
-    """The same, and what the column `decided` says, where there is one."""
+    """What is laid over a set: .npy of whole numbers, or .csv whose column `label` has names or numbers.
+
+    A .csv file may have a column `decided`.
+    """
     decided: Array | None = None
     if path.suffix == ".npy":
         labels = load_npy(path)
@@ -57,7 +55,7 @@ def read_label_file(path: Path, classes: Sequence[str], count: int, names: Seque
 
 
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
-    """A label file that read_labels reads back: .npy as numbers, anything else as .csv with names."""
+    """A label file that read_label_file reads back: .npy as numbers, anything else as .csv with names."""
     refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
     try:
         if path.suffix == ".npy":

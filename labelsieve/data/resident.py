@@ -16,7 +16,6 @@ def standardise(images: Tensor) -> Tensor:
 
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation per channel
-NORMALISATIONS = ("image", "imagenet")
 
 
 def normalised(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:

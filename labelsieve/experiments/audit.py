@@ -14,8 +14,8 @@ from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
 from labelsieve.audit.guesses import Array, Guesses, guesses_of
 from labelsieve.audit.tables import COLUMNS, gallery, json_bytes, labels_csv, labels_parquet, rows, summary
-from labelsieve.audit.verdict import percent, span
-from labelsieve.cells import printable
+from labelsieve.audit.verdict import span
+from labelsieve.cells import percent, printable
 from labelsieve.data import Reading, Trainable, load_data
 from labelsieve.data.label_file import Laid
 from labelsieve.errors import InputError, nearest
@@ -30,12 +30,12 @@ from labelsieve.experiments.show import Views, read_texts, text_file, views_of, 
 from labelsieve.experiments.spec import Experiment, restored, with_defaults
 from labelsieve.experiments.unfinished import refuse_unfinished
 from labelsieve.files import disk_error, refuse_others, write_atomically
+from labelsieve.methods import Problem, make
 from labelsieve.predict import load
 from labelsieve.report.records import HELD_OUT, TESTED, Run, read_run, read_samples
 from labelsieve.report.reviewed import standing
 
 PLAIN = ("default", "active-bias")
-SELECTING = ("mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl-prop", "selfie", "selfie-prop", "jocor")
 LISTED = 10  # suspects on the terminal
 EXCERPT = 100  # characters of a text there
 UNSEEN = "The model did not learn from it."
@@ -122,7 +122,7 @@ def told_to(run: Run) -> float:
 
 def selects(method: str, criterion: str | None) -> bool:
     """Whether a method leaves samples out by the noise rate that it is told."""
-    return method in SELECTING or criterion is not None
+    return bool(make(method, Problem(2, 0.0, num_samples=1), criterion).selecting)
 
 
 def believes_all(experiment: Experiment) -> bool:

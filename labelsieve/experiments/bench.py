@@ -39,6 +39,7 @@ from labelsieve.train.loop import Watcher, lend_generator
 from labelsieve.train.steps import Steps
 
 RATE = 0.4
+STEPS = 100  # of a method, timed together
 SLOW_SHARE = 0.2  # of the data that the slow rows are measured on
 KERNELS = 16  # shown of one step
 
@@ -366,7 +367,7 @@ def floor_of(it: Bench, precision: str, result: dict[str, Any]) -> float:
     return max(by_bytes, by_arithmetic)
 
 
-def step_times(it: Bench, methods: str, settings: dict[str, Any], steps: int = 100) -> list[dict[str, Any]]:
+def step_times(it: Bench, methods: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Milliseconds of a step: every method on the data's classes, and the paper's against default on more classes."""
     classes = it.train.num_classes
     names = list(METHODS) if methods == "all" else [name for name in methods.split(",") if name]
@@ -377,9 +378,9 @@ def step_times(it: Bench, methods: str, settings: dict[str, Any], steps: int = 1
     found: list[dict[str, Any]] = []
     for name, count in cases:
         with own_stream(it.device):
-            method = make(name, Problem(count, RATE, 1, steps * it.batch))
-            seconds = timed(it.recorded_steps(method, count, steps, settings), it.device, repeats=5)
-        found.append({"method": name, "classes": count, "ms": 1000 * seconds / steps})
+            method = make(name, Problem(count, RATE, 1, STEPS * it.batch))
+            seconds = timed(it.recorded_steps(method, count, STEPS, settings), it.device, repeats=5)
+        found.append({"method": name, "classes": count, "ms": 1000 * seconds / STEPS})
     base = {entry["classes"]: entry["ms"] for entry in found if entry["method"] == "default"}
     for entry in found:
         if entry["classes"] in base:

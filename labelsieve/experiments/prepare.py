@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from labelsieve import noise
 from labelsieve.core.method import Method
-from labelsieve.core.weigh import Select
 from labelsieve.data import DATASETS, Reading, Trainable
 from labelsieve.data.arrays import label_tensor, load_npy
 from labelsieve.data.cifar import is_cifar
@@ -119,9 +118,8 @@ def method_of(experiment: Experiment, train: Trainable) -> Method:
 
 def trust(method: Method, decided: Tensor) -> None:
     """Let every part that selects keep first what a person decided on, (n) bool over the training set."""
-    for part in method.parts():
-        if isinstance(part, Select):
-            part.trust(decided)
+    for part in method.selecting:
+        part.trust(decided)
 
 
 def refuse_second_pass(name: str, method: Method) -> None:

@@ -11,17 +11,19 @@ import torch
 import labelsieve
 from labelsieve import noise
 from labelsieve.core.part import Predict
+from labelsieve.core.relabel import smallest_integer
 from labelsieve.devices import device_name
 from labelsieve.experiments.folder import RunFolder, scores_name
 from labelsieve.experiments.prepare import Prepared, prepare
 from labelsieve.experiments.samples import samples_of
 from labelsieve.experiments.spec import Experiment
+from labelsieve.models.networks import first_of
 from labelsieve.report.whole import errors
 from labelsieve.train import Result, fit
 from labelsieve.train.checkpoint import prefixed, to_bytes
 from labelsieve.train.loop import Watcher
 from labelsieve.train.record import Row
-from labelsieve.train.scores import sample_scores, smallest
+from labelsieve.train.scores import sample_scores
 from labelsieve.train.signals import StopFlag
 
 MATRIX_IN_RECORD = 20  # classes; larger matrices are in tables.safetensors alone
@@ -72,10 +74,11 @@ def keep_scores(epochs: Sequence[int], prepared: Prepared, folder: RunFolder, ep
     if epoch not in epochs:
         return
     train = prepared.train
+    kind = smallest_integer(train.num_classes)
     tensors = sample_scores(prepared.method, predict)
-    tensors["label"] = smallest(train.labels, train.num_classes)
+    tensors["label"] = train.labels.to(kind)
     if train.clean is not None:
-        tensors["clean"] = smallest(train.clean, train.num_classes)
+        tensors["clean"] = train.clean.to(kind)
     folder.write(scores_name(epoch), to_bytes(tensors))
 
 
@@ -107,7 +110,6 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
         tables["noise"] = noise.realised(prepared.train.clean, prepared.train.labels, classes)
     folder.write("tables.safetensors", to_bytes(tables))
     folder.write("samples.safetensors", to_bytes(samples_of(prepared, result)))
-    first = {name.removeprefix("0."): t for name, t in result.chosen.networks.items() if name.startswith("0.")}
     about = {
         "model": prepared.model,
         "shape": list(prepared.shape),
@@ -115,7 +117,7 @@ def deliver(experiment: Experiment, prepared: Prepared, result: Result, folder: 
         "columns": getattr(prepared.train, "columns", None),
         "classes": list(prepared.train.classes),
     }
-    folder.write("model.safetensors", to_bytes(first, {"labelsieve": json.dumps(about)}))
+    folder.write("model.safetensors", to_bytes(first_of(result.chosen.networks), {"labelsieve": json.dumps(about)}))
     folder.record.append({"event": "end", "chosen_epoch": result.chosen.epoch, **errors(result.rows)})
     folder.finish()
 

@@ -236,8 +236,7 @@ def understood(experiment: Experiment, prepared: Prepared, known: bool = True) -
     parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
     criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
     told = f", told that {100 * experiment.noise_rate:g}% of the labels are wrong" if known else ""
-    warms_up = any(getattr(part, "warmup", 0) for part in prepared.method.parts())
-    warmup = f"; warm-up of {experiment.warmup} epochs" if warms_up else ""
+    warmup = f"; warm-up of {begins} epochs" if (begins := prepared.method.begins) else ""
     return [
         f"data:    {experiment.data}: {', '.join(facts)}",
         f"method:  {experiment.method}{criterion}{told}{warmup}",

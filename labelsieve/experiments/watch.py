@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,9 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from labelsieve.errors import InputError
 from labelsieve.experiments.spec import Experiment
 from labelsieve.experiments.sweep import folder_of, sweep
-from labelsieve.methods import METHODS, options_of
+from labelsieve.methods import Problem, make
 from labelsieve.progress import duration
 
 EVERY = 1.0  # seconds between two looks
@@ -68,13 +70,22 @@ def title(experiment: Experiment) -> str:
 
 def epochs_of(experiment: Experiment) -> int:
     """Epochs of all its rounds."""
-    usual = options_of(experiment.method) if experiment.method in METHODS else {}
-    return experiment.epochs * int({**usual, **dict(experiment.options)}.get("rounds", 1))
+    return experiment.epochs * rounds_of(experiment)
+
+
+@cache
+def rounds_of(experiment: Experiment) -> int:
+    """How often its networks are trained from the start; once, as far as the time goes, where it cannot be made."""
+    problem = Problem(2, 0.0, experiment.warmup, num_samples=1)
+    try:
+        return make(experiment.method, problem, experiment.criterion, **dict(experiment.options)).rounds
+    except InputError:
+        return 1
 
 
 def place(experiment: Experiment, passed: int) -> str:
     number, epoch = divmod(passed, experiment.epochs)
-    rounds = epochs_of(experiment) // experiment.epochs
+    rounds = rounds_of(experiment)
     return (f"round {number + 1}/{rounds}, " if rounds > 1 else "") + f"epoch {epoch}/{experiment.epochs}"
 
 

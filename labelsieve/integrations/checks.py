@@ -7,35 +7,23 @@ import torch
 from torch.optim import Optimizer
 
 from labelsieve.core.method import Method
-from labelsieve.core.weigh import Select
 from labelsieve.errors import InputError
-
-
-def selecting(method: Method) -> list[Select]:
-    """The parts that select."""
-    return [part for part in method.parts() if isinstance(part, Select)]
-
-
-def warmup(method: Method) -> int:
-    """The epochs before the last of its parts begins its work."""
-    begin = [getattr(part, "warmup", getattr(part, "start", 0)) for part in method.parts()]
-    return max(begin, default=0)
 
 
 def refuse_long_warmup(method: Method, epochs: float) -> None:
     """Refuse a training that ends before the method begins."""
-    if 0 < epochs <= (first := warmup(method)):
+    if 0 < epochs <= method.begins:
         raise InputError(
-            f"the warm-up of {first} epochs is not shorter than the training of {epochs}: nothing would ever be "
-            "selected or corrected; make the method with a smaller Problem(warmup=...)"
+            f"the warm-up of {method.begins} epochs is not shorter than the training of {epochs}: nothing would ever "
+            "be selected or corrected; train longer, or make the method with a smaller Problem(warmup=...)"
         )
 
 
 def say_if_it_never_began(method: Method) -> None:
     """Say that a training has ended before the method did anything, which nobody could know before."""
-    if method.under_way is not None and method.under_way < warmup(method):
+    if method.under_way is not None and method.under_way < method.begins:
         warnings.warn(
-            f"the training ended in the warm-up, in epoch {method.under_way} of {warmup(method)}, both counted from 0: "
+            f"the training ended in the warm-up, in epoch {method.under_way} of {method.begins}, both counted from 0: "
             "nothing was ever selected or corrected",
             stacklevel=2,
         )
@@ -84,7 +72,7 @@ def refuse_incomplete_batches(method: Method, drop_last: bool) -> None:
         )
 
 
-def kept_share(method: Method) -> float | None:
+def least_kept_share(method: Method) -> float | None:
     """The share of each batch that is kept in this epoch, without asking the device; None where nothing selects."""
-    shares = [float(part.kept_share) for part in selecting(method)]
+    shares = [float(part.kept_share) for part in method.selecting]
     return min(shares) if shares else None

@@ -14,7 +14,7 @@ from labelsieve.core.method import NONE, Method, unchanged
 from labelsieve.core.part import Predict
 from labelsieve.errors import InputError
 from labelsieve.integrations.checks import (
-    kept_share,
+    least_kept_share,
     refuse_incomplete_batches,
     refuse_long_warmup,
     refuse_no_method,
@@ -78,7 +78,7 @@ class SieveCallback(Callback):  # type: ignore[misc]
         self.on_validation_start(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if (share := kept_share(self.method)) is not None:
+        if (share := least_kept_share(self.method)) is not None:
             pl_module.log("labelsieve/kept_share", share, sync_dist=True)
         self._end(pl_module)
 

@@ -1,7 +1,7 @@
 """Networks: several networks as one module, with a leading network axis."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,11 @@ def spare(make_one: Callable[[], nn.Module]) -> nn.Module:
     """A network whose weights do not matter, made without disturbing networks that are being made elsewhere."""
     with INITIALISING, torch.random.fork_rng(devices=[]):
         return make_one()
+
+
+def first_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the first of several networks, named as its own."""
+    return {name.removeprefix("0."): tensor for name, tensor in weights.items() if name.startswith("0.")}
 
 
 def put_on(networks: Networks, device: torch.device, precision: str) -> Networks:

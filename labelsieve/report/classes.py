@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from labelsieve.cells import percent
 from labelsieve.report import svg, words
 from labelsieve.report.audited import ClassNoise, Findings
 from labelsieve.report.records import Array, Run
@@ -74,8 +75,7 @@ def class_table(key: str, title: str, note: str, matrix: Array, names: Sequence[
     if len(names) > MOST_NAMED:
         about = f"A map of {len(names)} by {len(names)} classes; its largest entries are listed beside it."
         entries = [
-            (names[row], names[column], words.percent(value))
-            for row, column, value in words.largest(matrix, MOST_LISTED)
+            (names[row], names[column], percent(value)) for row, column, value in words.largest(matrix, MOST_LISTED)
         ]
         return Table(title, note, [], svg.matrix_map(key, title, about, matrix), entries)
     rows = [

@@ -116,9 +116,6 @@ def finished_runs(*roots: Path) -> list[Path]:
 
 def read_samples(path: Path) -> dict[str, Array] | None:
     """What a run left of every single sample, or None if it is of a version that left nothing."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     file = path / "samples.safetensors"
     try:
         return load_file(file) if file.exists() else None

@@ -29,11 +29,11 @@ class Line:
         return f"c{self.style % STYLES}"
 
 
-def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers that enclose low and high, about as many as wanted."""
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers that enclose low and high, about five."""
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
         low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
-    raw = (high - low) / wanted
+    raw = (high - low) / 5
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -9,20 +9,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from labelsieve.cells import BOTH_WAYS, COMMON, percent
 from labelsieve.report.again import train_again
 from labelsieve.report.audited import Estimate, Findings
 from labelsieve.report.comparison import shown
 from labelsieve.report.records import Array, Run, starved
 
-COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
-BOTH_WAYS = 0.25  # as large a share the other way round: two classes that the model itself may not tell apart
 SPOKEN = {"image": "images", "text": "texts", "row": "rows"}
-
-
-def percent(share: float) -> str:
-    """38%, 4.2%, 0%"""
-    value = 100 * share
-    return f"{value:.1f}%" if 0 < value < 9.95 else f"{value:.0f}%"
 
 
 def spoken(estimate: Estimate) -> str:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from labelsieve.report.reviewed import last_lines
+
 KINDS = ("keep", "accept", "other", "unsure", "undo")
 RELABELS = ("accept", "other")
 UNDECIDED = ("unsure",)
@@ -41,14 +43,7 @@ def parsed(line: bytes) -> Decision:
 
 def standing(decisions: Iterable[Decision]) -> dict[int, int]:
     """For each decided sample the number, from 1, of the line that counts: the last one that was not taken back."""
-    lines: dict[int, list[int]] = {}
-    for number, decision in enumerate(decisions, 1):
-        of_sample = lines.setdefault(decision.index, [])
-        if decision.decision != "undo":
-            of_sample.append(number)
-        elif of_sample:
-            of_sample.pop()
-    return {index: numbers[-1] for index, numbers in lines.items() if numbers}
+    return last_lines((decision.index, decision.decision) for decision in decisions)
 
 
 def state(decisions: Sequence[Decision]) -> dict[int, Decision]:

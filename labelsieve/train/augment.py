@@ -42,7 +42,7 @@ def window_of(text: str) -> int | None:
     return sides[0] if sides else None
 
 
-def mixed(numbers: Tensor) -> Tensor:
+def scrambled(numbers: Tensor) -> Tensor:
     """int64 to int64, one to one, so that near numbers land far apart."""
     for shift, factor in ((32, 0x5851F42D4C957F2D), (29, 0x2545F4914F6CDD1D), (31, 0x369DEA0F31A53F85)):
         numbers = (numbers ^ _shifted(numbers, shift)) * factor  # wraps around, as is wanted
@@ -56,7 +56,7 @@ def _shifted(numbers: Tensor, by: int) -> Tensor:
 
 def drawn(key: int, epoch: Tensor, index: Tensor, choices: int) -> Tensor:
     """(B) whole numbers from 0 to choices - 1, a function of nothing but the key, the epoch and the index."""
-    bits = mixed(mixed(mixed(epoch + key) + index))
+    bits = scrambled(scrambled(scrambled(epoch + key) + index))
     return _shifted(bits, 11) % choices
 
 

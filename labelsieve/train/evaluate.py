@@ -1,23 +1,15 @@
 """Predictions and error rates in eval mode."""
 
-import math
 from collections.abc import Iterator
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from labelsieve.devices import at_a_time
 from labelsieve.train.augment import centred, window_of
 from labelsieve.train.graph import Recorder
 from labelsieve.train.protocol import Samples, Training
-
-MOST = 1000  # samples at a time
-MOST_NUMBERS = 12_288_000  # in them: 1,000 images of 64 x 64 pixels
-
-
-def batch_of(data: Samples) -> int:
-    """How many samples are predicted at a time: fewer of large images."""
-    return min(MOST, max(1, MOST_NUMBERS // math.prod(data.shape)))
 
 
 @torch.no_grad()
@@ -26,7 +18,7 @@ def predictions(networks: nn.Module, data: Samples, training: Training) -> Itera
     networks.eval()
     everything = torch.arange(len(data), device=data.labels.device)
     first = 0
-    for count in data.staged(everything, batch_of(data)):
+    for count in data.staged(everything, at_a_time(data.shape)):
         index = everything[first : first + count]
         first += count
         yield scores(networks, data, training, index).softmax(-1), data.labels[index], index
@@ -55,7 +47,7 @@ class ErrorRates:
         self.position.zero_()
         self.wrong.zero_()
         everything = torch.arange(len(self.data), device=self.position.device)
-        for count in self.data.staged(everything, batch_of(self.data)):
+        for count in self.data.staged(everything, at_a_time(self.data.shape)):
             self.recorder.run((id(self), count), partial(self._count, count))
         return [100 * count / len(self.data) for count in self.wrong.tolist()]
 

@@ -29,10 +29,3 @@ def batch_scores(probs: Tensor, labels: Tensor, criterion: CriteriaPL | None) ->
         return {"ol": observed}
     penalty = penalty_confidence(probs, criterion.penalty_of(labels))
     return {"ol": observed, "pl": penalty, "all": observed - getattr(criterion, "lam", 1.0) * penalty}
-
-
-def smallest(labels: Tensor, num_classes: int) -> Tensor:
-    """Class numbers in as few bytes as they need."""
-    if num_classes <= 2**8:
-        return labels.to(torch.uint8)
-    return labels.to(torch.int16 if num_classes <= 2**15 else torch.int32)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from labelsieve import Problem, make
 from labelsieve.core.align import MEMORY, Align, aligned
 from labelsieve.core.criteria import CriteriaOL
-from labelsieve.core.weigh import Select
+from labelsieve.core.select import Select
 
 
 def seen(align, probs, labels, valid=None):

@@ -10,7 +10,7 @@ from torch import nn
 from labelsieve.core.agreement import CriteriaJoint, JointLoss
 from labelsieve.core.confidence import ConfidenceRegularized
 from labelsieve.core.early_learning import EarlyLearning
-from labelsieve.core.forward import ForwardCorrection, transition_from_stack, transition_of_sure_samples
+from labelsieve.core.forward_correction import ForwardCorrection, transition_from_stack, transition_of_sure_samples
 from labelsieve.core.losses import Determinant, GeneralizedCrossEntropy, SymmetricCrossEntropy
 from labelsieve.core.regularizers import VirtualAdversarial, unit
 from labelsieve.core.sparse_noise import SparseNoise

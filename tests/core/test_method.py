@@ -53,6 +53,25 @@ def test_penalty_labels_change_what_is_kept():
     assert before.tolist() == [1, 0, 1, 0] and after.tolist() == [0, 1, 0, 1]
 
 
+AT_ONCE = {"default", "co-teaching", "co-teaching+", "sl", "gce", "vat", "elr", "sop", "jocor"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_begins_when_the_last_of_its_parts_does(name):
+    problem = Problem(5, 0.4, warmup=6, num_samples=9)
+    assert make(name, problem).begins == (0 if name in AT_ONCE else 6)
+    assert make(name, problem, "all").begins == (0 if name in {"co-teaching", "co-teaching+", "jocor"} else 6)
+
+
+def test_options_say_when_a_method_begins():
+    problem, at_once = Problem(5, 0.4, warmup=6, num_samples=9), Problem(5, 0.4, warmup=0, num_samples=9)
+    assert make("gce", problem, k=0.5).begins == 6
+    assert make("gce", problem, k=0.5, prune_from=40).begins == 40
+    assert make("gce", at_once, k=0.5, prune_every=10).begins == 10  # nothing is pruned before the first epoch
+    assert make("f-correction", problem, estimate="patrini").begins == 0  # with its second round
+    assert make("f-correction", at_once).begins == make("lccn", at_once).begins == 1  # from predictions of an epoch
+
+
 @pytest.mark.parametrize(
     ("name", "criterion"), [("mentornet", None), ("mentornet-prop", None), ("mentornet", "pl"), ("default", "margin")]
 )

@@ -9,7 +9,7 @@ from labelsieve.core.method import Decision, Step
 from labelsieve.models.networks import make_networks
 from labelsieve.train import Training, fit
 from labelsieve.train.evidence import evidence
-from labelsieve.train.tally import SUMS, Tally
+from labelsieve.train.tally import Tally
 from tests.contract.methods import COMBINATIONS, batch, ready
 from tests.train.test_fit import densenet
 
@@ -35,17 +35,23 @@ def test_the_sums_by_hand():
         tally.add(step(one, [[1.0, 0.0]]), finite, labels, index)
     tally.add(step(one, [[1.0, 1.0]]), torch.tensor([False]), labels, index)  # undone
     assert tally.seen.tolist() == [0, 2, 0, 2]
-    torch.testing.assert_close(tally.sums["observed"], torch.tensor([0.0, 0.6, 0.0, 1.4]))
     torch.testing.assert_close(tally.sums["margin"], torch.tensor([0.0, -0.6, 0.0, 1.0]))
-    torch.testing.assert_close(tally.sums["score"], tally.sums["observed"])  # Criteria_OL
     assert tally.sums["selected"].tolist() == [0, 0, 0, 2]
+
+
+@pytest.mark.parametrize(("name", "options"), [("dmi", {}), ("cores", {}), ("gce", {"k": 0.5})])
+def test_nothing_is_gathered_before_the_method_begins(name, options):
+    tally = Tally(make(name, Problem(3, 0.2, 5, num_samples=4), **options), 4, torch.device("cpu"))
+    for epoch, seen in ((0, 0), (4, 0), (5, 1)):
+        tally.start_epoch(epoch)
+        tally.add(step([[[0.7, 0.2, 0.1]]], [[1.0]]), torch.tensor([True]), torch.tensor([0]), torch.tensor([3]))
+        assert tally.seen[3] == seen
 
 
 def test_two_networks_are_averaged():
     tally = Tally(make("co-teaching", Problem(3, 0.2, 0)), 2, torch.device("cpu"))
     probs = [[[0.7, 0.2, 0.1]], [[0.5, 0.3, 0.2]]]
     tally.add(step(probs, [[1.0], [0.0]]), torch.tensor([True, True]), torch.tensor([0]), torch.tensor([1]))
-    assert tally.sums["observed"].tolist() == pytest.approx([0, 0.6])
     assert tally.sums["margin"].tolist() == pytest.approx([0, 0.35])
     assert tally.sums["selected"].tolist() == [0, 0.5]
 
@@ -54,7 +60,18 @@ def test_a_prediction_that_is_not_finite_is_left_out():
     tally = Tally(make("default", Problem(3, 0.0)), 2, torch.device("cpu"))
     probs = [[[float("nan")] * 3, [0.6, 0.3, 0.1]]]
     tally.add(step(probs, [[1.0, 1.0]]), torch.tensor([True]), torch.tensor([0, 0]), torch.tensor([0, 1]))
-    assert tally.seen.tolist() == [0, 1] and tally.sums["observed"].tolist() == pytest.approx([0, 0.6])
+    assert tally.seen.tolist() == [0, 1] and tally.sums["margin"].tolist() == pytest.approx([0, 0.3])
+
+
+def test_what_an_older_version_saved_can_be_gone_on_from():
+    tally = Tally(make("default", Problem(3, 0.0)), 2, torch.device("cpu"))
+    older = {"observed": 4.0, "margin": 3.0, "score": 2.0, "selected": 1.0, "seen": 5.0}
+    tally.load({name: torch.full((2,), value) for name, value in older.items()})
+    assert {name: tensor[1].item() for name, tensor in tally.tensors().items()} == {
+        "margin": 3,
+        "selected": 1,
+        "seen": 5,
+    }
 
 
 @pytest.mark.parametrize(("name", "criterion"), COMBINATIONS, ids=str)
@@ -80,7 +97,7 @@ def test_training_gathers_each_sample_once_an_epoch_since_the_selection_began(no
     training = Training(epochs=4, batch=32, lr=0.05)
     method = make("mentornet-prop", Problem(4, 0.3, 1, num_samples=203))
     result = fit(lambda number: make_networks(densenet, 1, 0, number), method, noisy_blobs, training=training)
-    assert set(result.samples) == {*SUMS, "seen"}
+    assert set(result.samples) == {"margin", "selected", "seen"}
     assert result.samples["seen"].tolist() == [3] * 203
     assert result.samples["selected"].sum() == 3 * (6 * 23 + 8)  # 70% of 32 and of the last 11, rounded up
 

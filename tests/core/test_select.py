@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.core.criteria import CriteriaOL, Criterion
-from labelsieve.core.weigh import Select, kept_share, ranks, with_floor, within_share
+from labelsieve.core.select import Select, exact_fraction, kept_share, ranks, with_floor, within_share
 
 finite_scores = st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 0.5001, 1.0]), min_size=1, max_size=30)
 
@@ -147,3 +147,13 @@ def test_no_label_gets_less_than_its_floor(samples, tenths):
     for label in labels.unique().tolist():
         mine = labels == label
         assert weight[mine].sum() >= math.floor(floor * share * mine.sum().item())
+
+
+def test_a_floor_of_many_digits_keeps_what_it_should():
+    """Of 111 samples 42 are kept; label 1, all behind label 0, keeps floor(0.7333 * 0.3765 * 40) = 11 of its 40."""
+    scores = torch.cat([torch.ones(71), torch.linspace(0.5, 0.1, 40)]).unsqueeze(0)
+    labels = torch.tensor([0] * 71 + [1] * 40)
+    select = Select(Given(scores), lambda epoch: 1 - exact_fraction(0.623456789), floor=exact_fraction(0.733333333))
+    kept = select(torch.zeros(1, 111, 4), labels, None)[0]
+    assert kept.sum() == math.ceil(0.376543211 * 111) == 42
+    assert kept[71:].tolist() == [1.0] * 11 + [0.0] * 29

@@ -53,7 +53,8 @@ class ForwardCorrection(Loss):
         if not 0 < quantile <= 1:
             raise ValueError(f"quantile must be in (0, 1], got {quantile}")
         self.estimate = one_of("estimate", estimate, ("stack", "patrini"))
-        self.num_classes, self.warmup, self.quantile = num_classes, warmup, quantile
+        self.num_classes, self.quantile = num_classes, quantile
+        self.begins = max(1, warmup) if estimate == "stack" else 0
         self.epoch, self.round = 0, 0
         self.transition = nn.Buffer(torch.eye(num_classes).repeat(networks, 1, 1))  # (N, K, K)
         self.estimated = nn.Buffer(torch.tensor(False))  # by Patrini's way
@@ -70,7 +71,7 @@ class ForwardCorrection(Loss):
 
     def end_epoch(self, predict: Predict | None) -> None:
         """Take T from the stack if the warm-up is over by the next epoch."""
-        if self.estimate == "stack" and self.epoch + 1 >= self.warmup:
+        if self.estimate == "stack" and self.epoch + 1 >= self.begins:
             self.transition.copy_(transition_from_stack(summed_over_processes(self.sums), self.transition))
         self.sums.zero_()
 

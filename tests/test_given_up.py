@@ -56,3 +56,10 @@ def test_the_decision_has_what_was_measured():
     page = (root / "docs/decisions/032-aligned-predictions.md").read_text()
     for line in table([row for row in rows if row["data"] == "fashion"]):
         assert "| " + " | ".join(line[1:]) + " |" in page
+
+
+def test_the_log_has_what_batches_drawn_by_themselves_do():
+    root = Path(__file__).parents[1]
+    log = (root / "docs/log.md").read_text()
+    for line in table(json.loads((root / "benchmarks/results/samplers.json").read_text())):
+        assert "| " + " | ".join([*line[1:5], *line[7:]]) + " |" in log

@@ -91,6 +91,12 @@ class Method(nn.Module):
         return [part for part in self.parts() if isinstance(part, Select)]
 
     @property
+    def only_selects(self) -> bool:
+        """Whether it is one network that keeps a share of each batch, sure before it is seen, and does nothing else."""
+        more = self.networks > 1 or self.relabel is not None or self.regularizer is not None or len(self.weigh) != 1
+        return not more and isinstance(self.weigh[0], Select) and self.weigh[0].disagree_from is None
+
+    @property
     def begins(self) -> int:
         """The epoch, counted from 0 in each round, in which the last of its parts begins its work."""
         return max(part.begins for part in self.parts())
@@ -156,10 +162,9 @@ class Method(nn.Module):
         """How many of so many samples are learnt from in this epoch, where that is sure before they are seen."""
         if not self.weigh and self.relabel is None and self.regularizer is None:
             return count
-        selects = len(self.weigh) == 1 and isinstance(self.weigh[0], Select) and self.weigh[0].disagree_from is None
-        if self.networks > 1 or self.relabel is not None or self.regularizer is not None or not selects:
+        if not self.only_selects:
             raise ValueError("a second pass over the kept samples is for methods of one network that only select")
-        return self.weigh[0].kept(count)  # type: ignore[operator, no-any-return]
+        return self.selecting[0].kept(count)
 
     @torch.no_grad()
     def observe(self, step: Step, labels: Tensor, index: Tensor | None = None, happened: Tensor | None = None) -> None:

@@ -44,10 +44,12 @@ from labelsieve.audit import find_label_issues, label_quality
 from labelsieve.data import Reading, load_data
 from labelsieve.data.split import stratified
 from labelsieve.devices import best_device, device_name
+from labelsieve.experiments.asked import from_options
 from labelsieve.experiments.audit import findings_in
-from labelsieve.experiments.prepare import Prepared, labels_of, prepare
+from labelsieve.experiments.forecast import seconds_per_step
+from labelsieve.experiments.gather import labels_of
+from labelsieve.experiments.prepare import Prepared, prepare
 from labelsieve.experiments.run import run
-from labelsieve.experiments.single import from_options, seconds_per_step
 from labelsieve.experiments.spec import Experiment
 from labelsieve.files import write_atomically
 from labelsieve.randomness import generator

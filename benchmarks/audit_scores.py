@@ -21,7 +21,7 @@ from labelsieve.audit.quality import THRESHOLD
 from labelsieve.audit.training import sharpened
 from labelsieve.core.criteria import Criterion, observed_confidence
 from labelsieve.core.method import Method, Step
-from labelsieve.experiments.prepare import gather
+from labelsieve.experiments.gather import gather
 from labelsieve.experiments.run import run
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import planned

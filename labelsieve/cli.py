@@ -91,17 +91,17 @@ def train(
         out: The run's folder. Default: runs/ and a name made from all of this.
         dry_run: Only say what would be done and what it would cost.
     """
-    from labelsieve.experiments import single, train_auto
+    from labelsieve.experiments import asked, single, train_auto
     from labelsieve.experiments.auto import FREE
 
     typed = retyped("train", data, locals())
-    experiment, unknown = single.from_options(
+    experiment, unknown = asked.from_options(
         data,
         method=method,
         criterion=criterion,
         options=method_options(lam, set),
         noise_rate=noise_rate,
-        scores=single.epoch_numbers(scores),
+        scores=asked.epoch_numbers(scores),
         seed=seed,
         **vars(reading),
         **vars(noise),
@@ -157,8 +157,8 @@ def compare(
         save: A file for the table. Default: the terminal; table.md is written anyway.
         out: Folder for the runs, table.md and the picture. Runs that are there already are not run again.
     """
+    from labelsieve.experiments.asked import compare_options
     from labelsieve.experiments.compare import expanded
-    from labelsieve.experiments.single import compare_options
 
     compare_options(
         data,
@@ -378,7 +378,7 @@ def noise(
         seed: Of the draw.
         skip_bad: Leave out the files and rows that cannot be used.
     """
-    from labelsieve.experiments.single import write_noise
+    from labelsieve.experiments.write_noise import write_noise
 
     named = {"label": columns.label_column, "image": columns.image_column}
     write_noise(data, kind, rate, noise_map, exact, seed, out, skip_bad=skip_bad, **named)

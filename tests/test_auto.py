@@ -37,6 +37,7 @@ from labelsieve.experiments.auto import (
     suited,
     usual_plain_probes,
 )
+from labelsieve.experiments.gather import held_out as parted
 from labelsieve.experiments.judges import (
     held_out_guesses,
     held_out_noise,
@@ -46,7 +47,6 @@ from labelsieve.experiments.judges import (
     second_opinion,
     seen_by,
 )
-from labelsieve.experiments.prepare import held_out as parted
 from labelsieve.experiments.prepare import prepare, training_of
 from labelsieve.experiments.spec import Experiment, planned
 from labelsieve.methods import METHODS

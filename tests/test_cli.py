@@ -592,7 +592,7 @@ def test_kill_minus_9_and_resume_ends_in_the_same_bits(data, tmp_path):
     [
         ("check x", "check.check", "stopped by Ctrl-C"),
         ("predict run x", "classify.classify", "stopped by Ctrl-C"),
-        ("train x", "single.from_options", "stopped by Ctrl-C; the same command goes on"),
+        ("train x", "asked.from_options", "stopped by Ctrl-C; the same command goes on"),
         ("table small", "reproduce.reproduce", "stopped by Ctrl-C; the same command goes on"),
     ],
 )

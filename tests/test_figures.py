@@ -11,10 +11,10 @@ from safetensors.numpy import save_file
 from labelsieve.cli import execute
 from labelsieve.experiments import paper_figures, spec
 from labelsieve.experiments.figure import Known, by_panel, identity_of, seeds_of, spread_of
+from labelsieve.experiments.gather import noise_matrix
 from labelsieve.experiments.matching import identity, known_runs
 from labelsieve.experiments.paper import tables
 from labelsieve.experiments.paper_figures import FIGURES, MIXED, points
-from labelsieve.experiments.prepare import noise_matrix
 from labelsieve.experiments.spec import Experiment
 from labelsieve.report import figures
 from labelsieve.report.figures import Curve, Line, Scored, arranged, precision, selected_clean

@@ -22,8 +22,8 @@ from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.auto import cautious
 from labelsieve.experiments.folder import read_json
 from labelsieve.experiments.foreign import Names, class_names, numbers_of, read_given, read_probabilities
+from labelsieve.experiments.gather import Gathered, gather, reading_of
 from labelsieve.experiments.judges import held_out_guesses, judges, noise_among, opinion_on
-from labelsieve.experiments.prepare import Gathered, gather, reading_of
 from labelsieve.experiments.run import versions
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.show import Views, read_texts, text_file, views_of, views_of_text

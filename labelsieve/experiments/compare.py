@@ -9,7 +9,8 @@ from labelsieve.data import Trainable, load_data
 from labelsieve.devices import usable_device
 from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.experiments.auto import FREE, suited
-from labelsieve.experiments.prepare import method_of, reading_of
+from labelsieve.experiments.gather import reading_of
+from labelsieve.experiments.prepare import method_of
 from labelsieve.experiments.publish import publish, refuse_unwritable
 from labelsieve.experiments.spec import Experiment, assigned, planned
 from labelsieve.experiments.sweep import folder_of

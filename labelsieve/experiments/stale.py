@@ -7,7 +7,7 @@ from pathlib import Path
 from labelsieve.data import DATASETS
 from labelsieve.errors import InputError
 from labelsieve.experiments.folder import read_json
-from labelsieve.experiments.prepare import gather, reading_of
+from labelsieve.experiments.gather import gather, reading_of
 from labelsieve.experiments.shelf import Shelf
 from labelsieve.experiments.spec import Experiment
 

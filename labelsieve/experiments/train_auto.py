@@ -29,10 +29,12 @@ from labelsieve.experiments.auto import (
     usual_plain_probes,
 )
 from labelsieve.experiments.folder import RunFolder
+from labelsieve.experiments.forecast import forecast, say_skipped
+from labelsieve.experiments.gather import gather
 from labelsieve.experiments.judges import foretold, held_out_by, plain_guesses, seen_by, selecting_is_clearly_better
-from labelsieve.experiments.prepare import gather, method_of
+from labelsieve.experiments.prepare import method_of
 from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.single import forecast, say_outcome, say_skipped, say_use, train, trained
+from labelsieve.experiments.single import say_outcome, say_use, train, trained
 from labelsieve.experiments.spec import SETTINGS, Experiment
 from labelsieve.experiments.watch import epochs_of
 from labelsieve.files import FINAL, write_atomically

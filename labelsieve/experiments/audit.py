@@ -1,7 +1,5 @@
-"""audit: the suspect labels of a run, or of probabilities that somebody else's classifier gave, as files."""
+"""audit: the suspect labels of a run, as files."""
 
-import hashlib
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,31 +11,24 @@ import torch
 from labelsieve.audit.exports import EXPORTS
 from labelsieve.audit.findings import Findings, findings_of
 from labelsieve.audit.guesses import Array, Guesses, guesses_of
-from labelsieve.audit.tables import COLUMNS, gallery, json_bytes, labels_csv, labels_parquet, rows, summary
-from labelsieve.audit.verdict import span
-from labelsieve.cells import percent, printable
-from labelsieve.data import Reading, Trainable, load_data
 from labelsieve.data.label_file import Laid
 from labelsieve.errors import InputError, nearest
+from labelsieve.experiments.audit_files import audit_files
 from labelsieve.experiments.auto import cautious
 from labelsieve.experiments.folder import read_json
-from labelsieve.experiments.foreign import Names, class_names, numbers_of, read_given, read_probabilities
 from labelsieve.experiments.gather import Gathered, gather, reading_of
 from labelsieve.experiments.judges import held_out_guesses, judges, noise_among, opinion_on
 from labelsieve.experiments.run import versions
 from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.show import Views, read_texts, text_file, views_of, views_of_text
+from labelsieve.experiments.show import views_of
 from labelsieve.experiments.spec import Experiment, restored, with_defaults
 from labelsieve.experiments.unfinished import refuse_unfinished
-from labelsieve.files import disk_error, refuse_others, write_atomically
+from labelsieve.experiments.write_audit import say_decisions, write_audit
 from labelsieve.methods import Problem, make
 from labelsieve.predict import load
 from labelsieve.report.records import HELD_OUT, TESTED, Run, read_run, read_samples
-from labelsieve.report.reviewed import standing
 
-PLAIN = ("default", "active-bias")
-LISTED = 10  # suspects on the terminal
-EXCERPT = 100  # characters of a text there
+LEARNS_ALL = ("default", "active-bias")  # methods that learn every label, as it is
 UNSEEN = "The model did not learn from it."
 REMARKS = {HELD_OUT: UNSEEN, TESTED: UNSEEN}
 LEFT_OUT = "The model mostly set it aside as doubtful."
@@ -84,7 +75,7 @@ def audit_run(
         findings = findings_in(path, samples, whole.classes, names, plain=plain)
     made = {"method": done.method, "versions": versions(), "statistics": samples is not None}
     views = views_of(experiment.data, reading_of(experiment), gathered.whole)
-    write(findings, penalty_of(done), made, views, out or path / "audit", export)
+    write_audit(findings, penalty_of(done), made, views, out or path / "audit", export)
     say_decisions(path, export)
 
 
@@ -129,7 +120,7 @@ def believes_all(experiment: Experiment) -> bool:
     """Whether the network learnt from all labels alike, and so the wrong ones by heart."""
     if selects(experiment.method, experiment.criterion):
         return experiment.noise_rate == 0
-    return experiment.method in PLAIN
+    return experiment.method in LEARNS_ALL
 
 
 def laid_in(samples: Mapping[str, Array]) -> Laid:
@@ -188,148 +179,3 @@ def penalty_of(run: Run) -> Array | None:
         if name in run.tables:
             return np.asarray(run.tables[name].mean(0))
     return None
-
-
-def audit_files(
-    labels: Path,
-    pred_probs: Path,
-    classes: Path | None,
-    text: str | None,
-    data: str | None,
-    out: Path,
-    export: Sequence[str],
-) -> None:
-    """The audit of labels and probabilities in files."""
-    probs, columns = read_probabilities(pred_probs)
-    whole = None if data is None else samples_in(data, len(probs), pred_probs)
-    told = class_names(classes, probs.shape[1]) or columns
-    numbers, names = named_labels(labels, probs.shape[1], told, None if whole is None else tuple(whole.classes))
-    guesses = guesses_of(numbers, probs)
-    shown, ids, texts = None, None, None
-    if data is not None and whole is not None:
-        shown, ids = views_of(data, Reading(), whole), whole.names and list(whole.names)
-    elif text is not None:
-        texts = read_texts(text, len(guesses))
-        shown = views_of_text(texts)
-    of_labels = fingerprint(guesses.labels, names)
-    refuse_other_decisions(out, of_labels)
-    made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": of_labels}
-    made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
-    write(findings_of(guesses, names, ids, unlearnt=True), None, made, shown, out, export, texts)
-    say_decisions(out, export)
-    quoted = printable(shlex.quote(str(out)))
-    print(f"look at them: labelsieve report {quoted}\ngo through:   labelsieve review {quoted}")
-    if shown is None:
-        print("the samples themselves are shown there if the same command names them by --text or --data")
-
-
-def samples_in(data: str, count: int, pred_probs: Path) -> Trainable:
-    """What the probabilities are of."""
-    whole = load_data(data, Reading()).train
-    if len(whole) != count:
-        raise InputError(f"{data} has {len(whole):,} samples but {pred_probs} has {count:,} rows")
-    return whole
-
-
-def named_labels(path: Path, count: int, told: Names | None, of_data: Names | None) -> tuple[Array, Names]:
-    """Labels as numbers, and the names of the classes; where nobody told these, it is said how they are taken."""
-    known = told or (of_data if of_data and len(of_data) == count else None)
-    numbers, names, guessed = numbers_of(read_given(path), known, path, count)
-    if guessed or (known and not told):
-        listed = printable(", ".join(names[:LISTED])) + (", ..." if count > LISTED else "")
-        print(f"columns are taken as: {listed}; say --classes if that is not so")
-    return numbers, names
-
-
-def fingerprint(labels: Array, names: Sequence[str]) -> str:
-    """Tells these labels from others."""
-    return hashlib.sha256(repr(names).encode() + labels.astype(np.int64).tobytes()).hexdigest()[:16]
-
-
-def refuse_other_decisions(out: Path, labels: str) -> None:
-    """Decisions that a person made about other labels would change the wrong ones of these."""
-    if not (out / "review" / "decisions.jsonl").exists() or not (out / "summary.json").exists():
-        return
-    if read_json(out / "summary.json").get("made", {}).get("fingerprint") != labels:
-        raise InputError(f"{out}/review holds decisions about other labels; name another --out, or move it away")
-
-
-def say_decisions(place: Path, export: Sequence[str]) -> None:
-    """Corrected labels are what the audit suggests: who has decided otherwise wants another file."""
-    said = len(standing(place)) if "corrected" in export else 0
-    if said:
-        reviewed = f"labelsieve review {shlex.quote(str(place))} --export reviewed.csv"
-        print(f"corrected.csv takes no notice of the {said:,} decisions in {place}/review: {printable(reviewed)} does")
-
-
-def refuse_other_files(out: Path, exports: Sequence[str]) -> None:
-    """A person's own labels.csv, or a file of another name that is written here, is not written over."""
-    refuse_others(out / "labels.csv", ",".join(COLUMNS), ",".join((*COLUMNS, "text")))
-    if not (out / "labels.csv").exists():  # the first that an audit writes
-        for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
-            refuse_others(out / name)
-
-
-def write(
-    findings: Findings,
-    penalty: Array | None,
-    made: Mapping[str, Any],
-    views: Views | None,
-    out: Path,
-    export: Sequence[str],
-    texts: Sequence[str] | None = None,
-) -> None:
-    """Write all files, the summary last, and say what was found; `texts` are the samples themselves."""
-    refuse_other_files(out, [EXPORTS[name][0] for name in export])
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for old in (out / "thumbs").glob("[0-9]*.webp"):  # of an audit before
-            old.unlink()
-        seen = views(findings, out / "thumbs") if views else {}
-    except OSError as error:
-        raise disk_error(out, error) from error
-    write_atomically(out / "labels.csv", labels_csv(findings, texts))
-    table = labels_parquet(findings, texts)
-    if table is not None:
-        write_atomically(out / "labels.parquet", table)
-    else:
-        (out / "labels.parquet").unlink(missing_ok=True)
-    write_atomically(out / "gallery.jsonl", gallery(findings, seen))
-    for name in export:
-        file, made_by = EXPORTS[name]
-        write_atomically(out / file, made_by(findings, seen))
-    whole = summary(findings, penalty, made)
-    write_atomically(out / "summary.json", json_bytes(whole))
-    print(printed(findings, whole, out, [EXPORTS[name][0] for name in export], texts))
-
-
-def printed(
-    findings: Findings, whole: Mapping[str, Any], out: Path, files: Sequence[str], texts: Sequence[str] | None = None
-) -> str:
-    """Verdict, noise per class, and the most suspicious samples."""
-    width = min(30, max(len(printable(name)) for name in findings.classes))
-    lines = [printable(findings.verdict), "", f"{'label':{width}}  samples      wrong  between              issues"]
-    shares = sorted(zip(whole["per_class"], findings.noise.per_class, strict=True), key=lambda row: -row[1].estimate)
-    for row, share in shares[:30]:
-        between = span(share).removeprefix("between ")
-        name = printable(row["class"])[:width]
-        lines.append(
-            f"{name:{width}}  {row['samples']:7,}  {percent(share.estimate):>9}  {between:19}  {row['issues']:6,}"
-        )
-    lines += ["", "between: the range of several estimates; the truth may lie outside"]
-    lines += [printable(findings.basis)] if findings.basis else []
-    if whole["decided"]:
-        lines += [f"{whole['decided']:,} labels were decided on by a person and count as right"]
-    lines += ["", "the most suspicious:"]
-    for row in rows(findings, findings.order[:LISTED].tolist()):
-        lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))
-        if texts is not None:
-            lines.append(f"       {excerpt(texts[row['index']])}")
-    listed = ", ".join(["labels.csv", *files])
-    return "\n".join([*lines, "", f"{len(findings):,} samples in {out}: {listed}"])
-
-
-def excerpt(text: str) -> str:
-    """The beginning of a text, on one line."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"

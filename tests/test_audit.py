@@ -31,8 +31,8 @@ from labelsieve.cli import execute
 from labelsieve.core.criteria import CriteriaALL
 from labelsieve.data.label_file import read_label_file
 from labelsieve.errors import InputError
-from labelsieve.experiments import audit as auditing
 from labelsieve.experiments.audit import LEFT_OUT
+from labelsieve.experiments.write_audit import printed
 from labelsieve.noise import corrupt, pair, symmetry
 
 ROOT = Path(__file__).parents[1]
@@ -343,7 +343,7 @@ def test_hostile_names_pass_through_every_file(tmp_path):
     path = tmp_path / "corrected.csv"
     path.write_bytes(EXPORTS["corrected"][1](findings, {}))
     assert read_label_file(path, HOSTILE, 300, findings.ids).labels.tolist() == findings.corrected.tolist()
-    assert "\x1b" not in auditing.printed(findings, summary(findings, None, {}), tmp_path, [])
+    assert "\x1b" not in printed(findings, summary(findings, None, {}), tmp_path, [])
     assert printable("\x1b[2J\n") == "\\x1b[2J\\n"
 
 
@@ -537,7 +537,7 @@ def test_probabilities_of_anybody_are_audited(files, monkeypatch):
     [
         ([], "say which run"),
         (["--labels", "y.npy", "--out", "out"], "say which run"),
-        (["nowhere"], "not a finished run"),
+        (["nowhere"], "there is no folder nowhere"),
         (["--labels", "y.npy", "--pred-probs", "none.npy", "--out", "out"], "cannot read none.npy"),
         (["--labels", "y.npy", "--pred-probs", "y.npy", "--out", "out"], "y.npy must hold one array"),
         (["--labels", "y.npy", "--pred-probs", "p.npy", "--out", "out", "--export", "csv"], "no export 'csv'"),

@@ -316,7 +316,7 @@ def test_a_folder_with_other_files_is_left_alone(noisy_file, tmp_path, capsys):
 def test_a_file_is_no_folder_for_a_run(rate, noisy_file, tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("mine")
     assert execute(["train", str(noisy_file), *QUICK, "--noise-rate", rate, "--out", str(tmp_path / "thesis.txt")]) == 2
-    assert "thesis.txt is a file, not a folder for a run; name another --out\n" in capsys.readouterr().err
+    assert "thesis.txt is a file, not a folder; name another --out\n" in capsys.readouterr().err
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 

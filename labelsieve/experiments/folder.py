@@ -11,7 +11,7 @@ from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.experiments.spec import BESIDE_THE_POINT, Experiment, with_defaults
-from labelsieve.files import FINAL, disk_error, write_atomically
+from labelsieve.files import FINAL, disk_error, refuse_no_folder, write_atomically
 from labelsieve.report.records import AGAIN, LONGER, NETWORK, PLAIN, PROBE
 from labelsieve.train.checkpoint import Checkpoints
 from labelsieve.train.record import Record
@@ -78,8 +78,7 @@ class RunFolder:
 
     def refuse_strangers(self) -> None:
         """A folder with files but no run in it, or a file, is somebody's work."""
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file, not a folder for a run; name another --out")
+        refuse_no_folder(self.path)
         if self.path.is_dir() and not (self.path / "spec.json").exists():
             parts = (NETWORK, PROBE, AGAIN, PLAIN, LONGER)
             probed = [name for name in parts if any((self.path / name).glob("*/lock"))]

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labelsieve import METHODS, Method
 from labelsieve.core import CRITERIA, CriteriaOL, CrossEntropy, Select
-from labelsieve.core.weigh import constant_share
+from labelsieve.core.select import constant_share
 from labelsieve.methods import summary
 from tests.contract.methods import COMBINATIONS, batch, built, predictor, ready, step
 

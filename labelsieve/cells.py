@@ -8,10 +8,6 @@ ACTS = re.compile(r"'*[=+\-@\t\r\n\0]")  # how a spreadsheet knows a formula
 GUARDED = re.compile(r"'+[=+\-@\t\r\n\0]")
 
 
-COMMON = 0.05  # share of a label's samples that seem to be one other class, from which it is worth saying
-BOTH_WAYS = 0.25  # as large a share the other way round: two classes that the model itself may not tell apart
-
-
 def guarded(text: str) -> str:
     """The text for a cell of a .csv file: what a spreadsheet would run gets an apostrophe."""
     return f"'{text}" if ACTS.match(text) else text

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "labelsieve"
-LEAVES = {"errors", "cells", "files", "randomness", "devices"}
+LEAVES = {"errors", "cells", "mixups", "files", "randomness", "devices"}
 MAY_IMPORT = {
     "__init__": {"audit", "core", "methods", "predict"},
     "__main__": {"cli"},
     "errors": set(),
     "cells": set(),
+    "mixups": set(),
     "files": {"errors"},
-    "audit": {"errors", "cells"},
+    "audit": {"errors", "cells", "mixups"},
     "devices": {"errors"},
     "randomness": set(),
     "core": set(),
@@ -24,7 +25,7 @@ MAY_IMPORT = {
     "train": {"core", "methods"} | LEAVES,
     "predict": {"data", "models"} | LEAVES,
     "progress": set(),
-    "report": {"errors", "cells", "files"},
+    "report": {"errors", "cells", "mixups", "files"},
     "review": {"errors", "cells", "files", "report"},
     "experiments": {"core", "methods", "noise", "data", "models", "train", "predict", "progress", "report", "audit", ""}
     | LEAVES,

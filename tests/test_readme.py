@@ -106,6 +106,14 @@ def best_of(known, experiments):
     return {method: mean_and_error([run.end["best"] for run in runs[method]])[0] for method in runs}
 
 
+def test_the_logs_trials_with_a_second_pass_come_from_the_records():
+    known = known_runs(ROOT / "results" / "cifar10")
+    for method in SELECTING:
+        wanted = [experiment("cifar10", method, "mixed", 0.4, seed) for seed in range(3)]
+        best = [read_run(known[identity(one.as_dict())]).end["best"] for one in wanted]
+        assert f"{method} {', '.join(f'{error:.2f}' for error in best)} (" in LOG
+
+
 def test_what_a_second_pass_gains_comes_from_the_records():
     known = known_runs(ROOT / "results" / "cifar10")
     wanted = [experiment("cifar10", method, "pair", 0.4, seed) for method in SELECTING for seed in range(3)]

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from labelsieve.audit.estimate import Interval, Noise
-from labelsieve.cells import BOTH_WAYS, COMMON, percent
+from labelsieve.cells import percent
+from labelsieve.mixups import BOTH_WAYS, COMMON
 
 Array = np.ndarray[Any, Any]
 CLEAN_BELOW = 0.02  # share of wrong labels at the careful end, up to which nothing needs to be done

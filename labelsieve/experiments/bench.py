@@ -18,7 +18,7 @@ from labelsieve.devices import best_device, best_precision, device_name, usable_
 from labelsieve.errors import InputError, nearest
 from labelsieve.experiments.bench_floor import ceilings, kernels_of_a_step, timed, work_per_image
 from labelsieve.experiments.bench_tables import epochs_table, kernels_table, steps_table
-from labelsieve.experiments.bench_ways import RATE, Bench
+from labelsieve.experiments.bench_ways import RATE, Bench, Row
 from labelsieve.experiments.spec import SETTINGS
 from labelsieve.files import refuse_no_folder, refuse_others
 from labelsieve.methods import METHODS, Problem, make
@@ -68,46 +68,58 @@ def bench(
     out: Path,
 ) -> None:
     """Measure everything in one go, print it and write it down."""
-    place = usable_device(device)
+    it = opened(data, model, batch, usable_device(device))
+    settings = {"precision": precision}
+    say = Console(width=None if os.isatty(1) else 110).print
+    about = {"data": Path(data).name, "model": it.model, "batch": batch}
+    result: dict[str, Any] = {**surroundings(it.device), **about, **settings}
+    floor = floor_of(it, precision, result)
+    rows = epoch_times(it, precision, side, epochs)
+    result["epochs"] = [asdict(row) for row in rows]
+    write(out, result)
+    say(epochs_table(rows, len(it.train), floor))
+    result["steps"] = step_times(it, methods, settings)
+    write(out, result)
+    say(steps_table(result["steps"]))
+    if it.device.type == "cuda":
+        result["kernels"] = kernel_times(it, settings)
+        say(kernels_table(result["kernels"]))
+        write(out, result)
+    say(f"written to {out}")
+
+
+def opened(data: str, model: str | None, batch: int, device: torch.device) -> Bench:
+    """The data, and the network that suits it unless one is named."""
     train, test, _ = load_data(data)
     if not isinstance(train, Labelled) or not isinstance(test, Labelled):
         raise InputError(f"the bench needs a training and a test set that fit into memory; {data} has none")
     if len(train) < batch:
         raise InputError(f"a batch of {batch} is more than the {len(train):,} samples of {data}; lower --batch")
-    model = model or SETTINGS.get(data, {}).get("model") or suitable(train.shape, place)
-    it = Bench(train, test, model, batch, place)
-    settings = {"precision": precision}
-    say = Console(width=None if os.isatty(1) else 110).print
-    result: dict[str, Any] = {
-        **surroundings(place),
-        "data": Path(data).name,
-        "model": model,
-        "batch": batch,
-        **settings,
-    }
-    floor = floor_of(it, precision, result)
+    model = model or SETTINGS.get(data, {}).get("model") or suitable(train.shape, device)
+    return Bench(train, test, model, batch, device)
+
+
+def epoch_times(it: Bench, precision: str, side: tuple[int, ...], epochs: int) -> list[Row]:
+    """Whole epochs: the plain loop first, then ours, on a GPU recorded and side by side too."""
     rows = [it.plain(SLOW_SHARE, 2), it.engine("eager, fp32", SLOW_SHARE, 2, fused=False, recorded=False)]
-    if place.type == "cuda":
-        rows += [
-            it.engine(f"eager, {precision}", SLOW_SHARE, 2, fused=False, recorded=False, **settings),
-            it.engine(f"recorded, {precision}, plain layers", 1.0, epochs, fused=False, **settings),
-            it.engine(f"recorded, {precision}", 1.0, epochs, fused=True, **settings),
-            *(it.side_by_side(runs, epochs, **settings) for runs in side),
-        ]
-    result["epochs"] = [asdict(r) for r in rows]
-    write(out, result)
-    say(epochs_table(rows, len(train), floor))
-    result["steps"] = step_times(it, methods, settings)
-    write(out, result)
-    say(steps_table(result["steps"]))
-    if place.type == "cuda":
-        method = make("mentornet-prop", Problem(train.num_classes, RATE, 1, len(train)))
-        with own_stream(place):
-            work = it.recorded_steps(method, train.num_classes, 10, settings)
-            result["kernels"] = kernels_of_a_step(work, 10, place)
-        say(kernels_table(result["kernels"]))
-        write(out, result)
-    say(f"written to {out}")
+    if it.device.type != "cuda":
+        return rows
+    settings = {"precision": precision}
+    return [
+        *rows,
+        it.engine(f"eager, {precision}", SLOW_SHARE, 2, fused=False, recorded=False, **settings),
+        it.engine(f"recorded, {precision}, plain layers", 1.0, epochs, fused=False, **settings),
+        it.engine(f"recorded, {precision}", 1.0, epochs, fused=True, **settings),
+        *(it.side_by_side(runs, epochs, **settings) for runs in side),
+    ]
+
+
+def kernel_times(it: Bench, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where the time of a step of the paper's method goes."""
+    classes = it.train.num_classes
+    method = make("mentornet-prop", Problem(classes, RATE, 1, len(it.train)))
+    with own_stream(it.device):
+        return kernels_of_a_step(it.recorded_steps(method, classes, 10, settings), 10, it.device)
 
 
 def write(out: Path, result: dict[str, Any]) -> None:

@@ -79,11 +79,7 @@ def compare(
     aside = sys.stdout if form == "text" or save else sys.stderr  # else the table is to be alone there
     print(f"{count}: {', '.join(methods)}; {about}; {spoken(seeds)}", file=aside, flush=True)
     failed = run_all(list(runs), out, at_once, on)
-    groups: dict[str, list[Run]] = {}
-    for run, one in runs.items():
-        if run not in failed:
-            groups.setdefault(str(one), []).append(read_run(folder_of(run, out)))
-    if groups:
+    if groups := grouped({run: one for run, one in runs.items() if run not in failed}, out):
         title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
         publish(document(groups, title, base, form), form, save)
         write_atomically(out / "table.md", written(document(groups, title, base, "markdown"), "markdown").encode())
@@ -105,6 +101,14 @@ def runs_of(train: Trainable, every: list[Named], seeds: range, data: str, **set
     for run in list(runs)[: len(every)]:
         method_of(run, train)
     return runs
+
+
+def grouped(runs: dict[Experiment, Named], out: Path) -> dict[str, list[Run]]:
+    """What finished runs left, by method."""
+    groups: dict[str, list[Run]] = {}
+    for run, one in runs.items():
+        groups.setdefault(str(one), []).append(read_run(folder_of(run, out)))
+    return groups
 
 
 def document(groups: dict[str, list[Run]], title: str, against: str | None, form: str) -> Document:

@@ -84,11 +84,12 @@ def results_page(
     account: str,
 ) -> str:
     """The whole page; `outcomes` have each run once, but for cells of which none is there."""
-    run = [outcome for outcome in outcomes.values() if outcome.runs and outcome not in variants]
-    claimed = claims(outcome.entry for outcome in run)
+    varied_names = {variant.name for variant in variants}
+    cells = [outcome for name, outcome in outcomes.items() if outcome.runs and name not in varied_names]
+    claimed = claims(outcome.entry for outcome in cells)
     sections = {
         "Do penalty labels help?": [CLAIM, markdown(claimed)] if claimed[1:] else [],
-        "Are the numbers the paper's?": [NUMBERS, markdown(numbers(run))] if run else [],
+        "Are the numbers the paper's?": [NUMBERS, markdown(numbers(cells))] if cells else [],
         "What was run": [what_was_run(runs), not_run(parts)],
         "What does and does not reproduce": [
             told(account, partial(fact, outcomes=outcomes), partial(claim, outcomes=outcomes))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from labelsieve.cells import BOTH_WAYS, COMMON, percent
+from labelsieve.cells import percent
+from labelsieve.mixups import BOTH_WAYS, COMMON
 from labelsieve.report.again import train_again
 from labelsieve.report.audited import Estimate, Findings
 from labelsieve.report.comparison import shown

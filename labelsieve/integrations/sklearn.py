@@ -24,7 +24,7 @@ from labelsieve.devices import best_device, usable_device
 from labelsieve.errors import Diverged, InputError
 from labelsieve.integrations.checks import refuse_long_warmup
 from labelsieve.integrations.probabilities import probabilities
-from labelsieve.integrations.refusals import (
+from labelsieve.integrations.sklearn_refusals import (
     is_auto,
     refuse_network,
     refuse_one_class,

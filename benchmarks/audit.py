@@ -41,19 +41,17 @@ from benchmarks.peers import (
     watched,
 )
 from labelsieve.audit import find_label_issues, label_quality
+from labelsieve.auto.audit import findings_in
+from labelsieve.auto.train import seconds_per_step
+from labelsieve.commands.options import from_options
 from labelsieve.data import Reading, load_data
-from labelsieve.data.split import stratified
-from labelsieve.devices import best_device, device_name
-from labelsieve.experiments.asked import from_options
-from labelsieve.experiments.audit import findings_in
-from labelsieve.experiments.forecast import seconds_per_step
-from labelsieve.experiments.gather import labels_of
-from labelsieve.experiments.prepare import Prepared, prepare
-from labelsieve.experiments.run import run
-from labelsieve.experiments.spec import Experiment
+from labelsieve.data.load import stratified
 from labelsieve.files import write_atomically
-from labelsieve.randomness import generator
-from labelsieve.report.records import TESTED, read_samples
+from labelsieve.runs.data import labels_of
+from labelsieve.runs.execute import Prepared, prepare, run
+from labelsieve.runs.read import TESTED, read_samples
+from labelsieve.runs.spec import Experiment
+from labelsieve.runtime import best_device, device_name, generator
 
 RECORD = Path(__file__).parent / "results" / "audit.json"
 NOISE = ("pair:0.4", "mixed:0.4", "symmetry:0.4", "pair:0.1", "symmetry:0.1")
@@ -169,7 +167,7 @@ def tasks(asked: argparse.Namespace) -> Iterator[Task]:
 def systems() -> dict[str, Callable[[Bench, Task], Cell]]:
     """Each trains what it needs, and nothing that another made."""
     known = {"labelsieve": told_the_rate, "cleanlab": by_cross_validation, "plain training": by_plain_training}
-    if importlib.util.find_spec("labelsieve.experiments.auto"):
+    if importlib.util.find_spec("labelsieve.auto.plan"):
         known["labelsieve, auto"] = told_nothing
     return known
 

@@ -15,18 +15,17 @@ from torch import Tensor
 
 from benchmarks.detection import ranking
 from labelsieve.audit.estimate import noise_of
+from labelsieve.audit.findings import sharpened
 from labelsieve.audit.guesses import guesses_from_run
 from labelsieve.audit.posterior import quality
 from labelsieve.audit.quality import THRESHOLD
-from labelsieve.audit.training import sharpened
 from labelsieve.core.criteria import Criterion, observed_confidence
 from labelsieve.core.method import Method, Step
-from labelsieve.experiments.gather import gather
-from labelsieve.experiments.run import run
-from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.spec import planned
-from labelsieve.report.records import read_samples
-from labelsieve.train.tally import Tally
+from labelsieve.runs.data import Shelf, gather
+from labelsieve.runs.execute import run
+from labelsieve.runs.read import read_samples
+from labelsieve.runs.spec import planned
+from labelsieve.train.counters import Tally
 
 SETTINGS = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), (None, 0.0))
 Array = np.ndarray[Any, Any]
@@ -81,7 +80,7 @@ def main(first: int = 3, seeds: int = 3, folder: str = "runs/audit") -> None:
         for noise, rate in SETTINGS:
             experiment = planned("fashion", noise=noise, rate=rate, noise_rate=rate, seed=seed)
             path = Path(folder) / experiment.name()
-            with patch("labelsieve.train.steps.Tally", Wider):
+            with patch("labelsieve.train.step.Tally", Wider):
                 run(experiment, path)
             train = gather(experiment, Shelf()).train
             clean = (train.labels if train.clean is None else train.clean).numpy()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelsieve.report.comparison import markdown, mean_and_error
+from labelsieve.runs.tables import markdown, mean_and_error
 
 Cell = Mapping[str, Any]
 Group = list[Cell]

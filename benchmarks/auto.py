@@ -21,9 +21,9 @@ import torch
 
 import labelsieve
 from benchmarks.audit import Task, part_of
-from labelsieve.experiments.auto import cautious
-from labelsieve.experiments.judges import held_out_noise
-from labelsieve.report.records import Run, read_run
+from labelsieve.auto.judge import held_out_noise
+from labelsieve.auto.plan import cautious
+from labelsieve.runs.read import Run, read_run
 
 NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
 HUMAN = (("worst", 0.402), ("aggregate", 0.09))  # labels that people gave, and the share of wrong ones

@@ -21,14 +21,13 @@ from typing import Any
 
 from benchmarks.audit import made
 from benchmarks.audit_tables import shown
-from labelsieve.devices import best_precision
-from labelsieve.experiments.paper import experiment
-from labelsieve.experiments.small_table import EPOCHS
-from labelsieve.experiments.spec import Experiment, planned
-from labelsieve.experiments.sweep import folder_of, sweep
-from labelsieve.report.comparison import markdown
-from labelsieve.report.facts import lost_classes
-from labelsieve.report.records import Run, read_run
+from labelsieve.paper.results import lost_classes
+from labelsieve.paper.tables import EPOCHS, experiment
+from labelsieve.runs.read import Run, read_run
+from labelsieve.runs.spec import Experiment, planned
+from labelsieve.runs.tables import markdown
+from labelsieve.runtime import best_precision
+from labelsieve.sweep.sweep import folder_of, sweep
 
 RATE = 0.4
 LOOK_ALIKE = "9:7,5:7,2:4,6:0"  # boots and sandals are sneakers, pullovers coats, shirts T-shirts

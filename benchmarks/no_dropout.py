@@ -6,7 +6,7 @@ For one question only: does a second pass over the kept samples help because dro
 from torch import nn
 
 from labelsieve.models import make_model
-from labelsieve.models.dropout import Dropout
+from labelsieve.models.networks import Dropout
 
 
 def densenet(shape: tuple[int, ...], num_classes: int) -> nn.Module:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from labelsieve.core.losses import CrossEntropy
 from labelsieve.core.method import Method, Step
-from labelsieve.experiments.prepare import Prepared
-from labelsieve.randomness import derive, generator
+from labelsieve.runs.execute import Prepared
+from labelsieve.runtime import derive, generator
 from labelsieve.train import fit
 from labelsieve.train.evaluate import predictions
 

@@ -16,12 +16,19 @@ import torch
 from benchmarks.audit import Bench, Task, crossed_for, data_of, prepared_for, theirs
 from benchmarks.detection import Array, average_precision, decision
 from labelsieve.audit.guesses import Guesses, guesses_of
-from labelsieve.audit.posterior import label_given_true, quality
+from labelsieve.audit.posterior import (
+    counted_where_surest,
+    explained,
+    label_given_true,
+    levelled,
+    likeliest_temperature,
+    quality,
+    unmixed,
+)
 from labelsieve.audit.quality import THRESHOLD
-from labelsieve.audit.unmixed import counted_where_surest, explained, levelled, likeliest_temperature, unmixed
 from labelsieve.data import Reading, load_data
 from labelsieve.noise import corrupt, transition
-from labelsieve.report.comparison import markdown
+from labelsieve.runs.tables import markdown
 
 RECORD = Path(__file__).parent / "results" / "posthoc.json"
 NOISE = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("symmetry", 0.1), (None, 0.0))

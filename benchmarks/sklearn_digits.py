@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.audit import made
 from labelsieve.integrations.sklearn import SieveClassifier
 from labelsieve.noise import corrupt, transition
-from labelsieve.report.comparison import markdown
+from labelsieve.runs.tables import markdown
 
 RECORD = Path(__file__).parent / "results" / "sklearn_digits.json"
 NOISES = (("pair", 0.0), ("pair", 0.2), ("pair", 0.4), ("symmetry", 0.2), ("symmetry", 0.4))

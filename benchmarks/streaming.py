@@ -27,10 +27,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from labelsieve.data.cache import open_cache
-from labelsieve.data.decode import Frame
-from labelsieve.data.jpeg import DECODER
-from labelsieve.data.pictures import Files, Pictures
-from labelsieve.data.stream import Streamed, usable_cores
+from labelsieve.data.images import DECODER, Files, Frame, Pictures
+from labelsieve.data.sets import Streamed, usable_cores
 
 HEIGHT, WIDTH, FRAME = 375, 500, Frame(224, 224, 3)
 BATCH, ROUNDS = 64, 5

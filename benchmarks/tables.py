@@ -52,7 +52,7 @@ def opened(path: Path) -> dict[str, float]:
 
 
 def measure(path: str) -> None:
-    from labelsieve.data.source import Reading, find
+    from labelsieve.data.load import Reading, find
 
     began = time.perf_counter()
     found = find(path, Reading())

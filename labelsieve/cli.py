@@ -18,9 +18,9 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
 import labelsieve
-from labelsieve import options
+from labelsieve.commands import options
+from labelsieve.commands.options import Data, File, Number, SomeData, Text, Whole, own_default
 from labelsieve.errors import InputError, LabelsieveError, nearest, unexpected
-from labelsieve.options import Data, File, Number, SomeData, Text, Whole, own_default
 
 P = ParamSpec("P")
 GOING_ON = ("train", "table", "compare", "figure", "demo")  # commands that go on where they were cut
@@ -47,7 +47,7 @@ def demo(
             for all.
         out: Folder for the runs and the picture. Runs that are there already are not run again.
     """
-    from labelsieve.experiments.compare import compare, expanded
+    from labelsieve.sweep.compare import compare, expanded
 
     every = range(first_seed, first_seed + seeds)
     compare("fashion", expanded(methods), noise=noise, rate=rate, noise_rate=rate, seeds=every, out=out)
@@ -91,8 +91,10 @@ def train(
         out: The run's folder. Default: runs/ and a name made from all of this.
         dry_run: Only say what would be done and what it would cost.
     """
-    from labelsieve.experiments import asked, single, train_auto
-    from labelsieve.experiments.auto import FREE
+    from labelsieve.auto import train as single
+    from labelsieve.auto import train as train_auto
+    from labelsieve.auto.plan import FREE
+    from labelsieve.commands import options as asked
 
     typed = retyped("train", data, locals())
     experiment, unknown = asked.from_options(
@@ -157,8 +159,8 @@ def compare(
         save: A file for the table. Default: the terminal; table.md is written anyway.
         out: Folder for the runs, table.md and the picture. Runs that are there already are not run again.
     """
-    from labelsieve.experiments.asked import compare_options
-    from labelsieve.experiments.compare import expanded
+    from labelsieve.commands.options import compare_options
+    from labelsieve.sweep.compare import expanded
 
     compare_options(
         data,
@@ -204,7 +206,7 @@ def table(
         format: text, markdown, latex or csv.
         save: A file for the table. Default: the terminal.
     """
-    from labelsieve.experiments.reproduce import reproduce
+    from labelsieve.paper.reproduce import reproduce
 
     keep = {"dataset": dataset, "noise": noise, "rate": rate, "methods": methods}
     reproduce(name, keep=keep, seeds=seeds, epochs=epochs, form=format, save=save, **vars(running))
@@ -227,7 +229,7 @@ def figure(
         seeds: How many runs make a point. Figure 3 is always of one.
         save: Folder for the pictures. Default: that of the runs.
     """
-    from labelsieve.experiments.figure import figure_options
+    from labelsieve.paper.figures import figure_options
 
     figure_options(number, dataset, seeds, save=save, **vars(running))
 
@@ -245,7 +247,7 @@ def results(
         out: The page; its figures go into the folder figures beside it.
         check: Write nothing: fail if the page or a figure is not what the records give.
     """
-    from labelsieve.experiments.results import results as write
+    from labelsieve.paper.results import results as write
 
     write(results, out, check)
 
@@ -272,7 +274,7 @@ def bench(
         epochs: Timed epochs of each row.
         out: Where the figures go, as JSON.
     """
-    from labelsieve.experiments.bench import bench_options
+    from benchmarks.bench import bench_options
 
     bench_options(data, model, batch, side=side, methods=methods, epochs=epochs, out=out, **vars(machine))
 
@@ -295,7 +297,7 @@ def predict(
         out: Where the table (id, predicted_label, confidence) goes. Default: the terminal.
         device: cpu or cuda.
     """
-    from labelsieve.experiments.classify import classify
+    from labelsieve.commands.predict import classify
 
     classify(run, data, out, device, model, label=columns.label_column, image=columns.image_column)
 
@@ -327,7 +329,7 @@ def audit(
             may be repeated.
         model: For a network of one's own, where an older run must predict again: package.module:factory.
     """
-    from labelsieve.experiments.audit import audit_options
+    from labelsieve.auto.audit import audit_options
 
     audit_options(run, labels, pred_probs, classes, text, data, out, export, model)
 
@@ -338,7 +340,7 @@ def methods(name: Positional[Annotated[str, arg(metavar="[NAME]")]] = "") -> Non
     Args:
         name: A method, such as selfie.
     """
-    from labelsieve.experiments.catalogue import listing, page
+    from labelsieve.commands.methods import listing, page
 
     print(page(name) if name else listing())
 
@@ -349,7 +351,7 @@ def check(data: Data, *, reading: OmitArgPrefixes[options.Scaling]) -> None:
     Args:
         data: As for train.
     """
-    from labelsieve.experiments.check import check as look
+    from labelsieve.commands.check import check as look
 
     look(data, reading.size, reading.label_column, reading.image_column)
 
@@ -378,7 +380,7 @@ def noise(
         seed: Of the draw.
         skip_bad: Leave out the files and rows that cannot be used.
     """
-    from labelsieve.experiments.write_noise import write_noise
+    from labelsieve.commands.noise import write_noise
 
     named = {"label": columns.label_column, "image": columns.image_column}
     write_noise(data, kind, rate, noise_map, exact, seed, out, skip_bad=skip_bad, **named)
@@ -400,7 +402,7 @@ def review(
         port: Where the page is served, on this machine only. Default: a free port.
         browser: Open the page in the browser.
     """
-    from labelsieve.experiments.unfinished import refuse_unfinished
+    from labelsieve.runs.find import refuse_unfinished
 
     refuse_unfinished(run)
     if export:
@@ -428,7 +430,7 @@ def report(
         out: The file to write. Default: report.html in the run's folder, or here when there are several runs.
         gallery: How many of the most suspicious samples are shown.
     """
-    from labelsieve.experiments.reporting import report as write
+    from labelsieve.report.page import report as write
 
     if not runs:
         raise InputError("say which run the report is about: labelsieve report RUN")
@@ -484,7 +486,7 @@ def usual_options(command: Callable[..., None]) -> dict[str, Any]:
 
 def method_options(lam: float | None, assignments: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     """--lam and every --set name=value as pairs."""
-    from labelsieve.experiments.spec import assigned
+    from labelsieve.runs.spec import assigned
 
     return assigned([*([] if lam is None else [f"lam={lam}"]), *assignments])
 

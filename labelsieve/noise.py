@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from labelsieve.errors import InputError, nearest
-from labelsieve.randomness import generator
+from labelsieve.runtime import generator
 
 
 def pair(num_classes: int, rate: float, *, direction: int = 1) -> Tensor:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.arrays import Array, image_tensor
-from labelsieve.data.resident import seen_by_network
-from labelsieve.devices import at_a_time, usable_device
+from labelsieve.data.sets import seen_by_network
 from labelsieve.errors import InputError
 from labelsieve.files import delivered
 from labelsieve.models import make_model
 from labelsieve.models.networks import spare
+from labelsieve.runtime import at_a_time, usable_device
 
 
 class Predictor:

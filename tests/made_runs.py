@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save_file
 
-from labelsieve.report.whole import errors
+from labelsieve.runs.record import errors
 
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 VERSIONS = {"labelsieve": "0.1.0", "torch": "2.13.0", "python": "3.11.7"}

@@ -15,25 +15,18 @@ from PIL import Image
 
 from labelsieve.audit import estimate_noise, find_label_issues, guesses, label_quality
 from labelsieve.audit import quality as quality_module
-from labelsieve.audit.estimate import Interval, Noise, confident_joint
-from labelsieve.audit.exports import EXPORTS
-from labelsieve.audit.findings import findings_of
+from labelsieve.audit.estimate import Interval, Noise, confident_joint, reconciled
+from labelsieve.audit.files import COLUMNS, EXPORTS, labels_csv, labels_parquet, summary, thumbnail
+from labelsieve.audit.findings import findings_of, reason, reasons, sharpened
 from labelsieve.audit.guesses import guesses_of
-from labelsieve.audit.posterior import counted_joint, label_given_true, posterior, quality
-from labelsieve.audit.reconcile import reconciled
-from labelsieve.audit.tables import COLUMNS, labels_csv, labels_parquet, summary
-from labelsieve.audit.thumbnail import thumbnail
-from labelsieve.audit.training import sharpened
-from labelsieve.audit.unmixed import unmixed
-from labelsieve.audit.verdict import reason, reasons
-from labelsieve.cells import guarded, printable, unguarded
+from labelsieve.audit.posterior import counted_joint, label_given_true, posterior, quality, unmixed
+from labelsieve.auto.audit import LEFT_OUT, printed
 from labelsieve.cli import execute
 from labelsieve.core.criteria import CriteriaALL
-from labelsieve.data.label_file import read_label_file
+from labelsieve.data.labels import read_label_file
 from labelsieve.errors import InputError
-from labelsieve.experiments.audit import LEFT_OUT
-from labelsieve.experiments.write_audit import printed
 from labelsieve.noise import corrupt, pair, symmetry
+from labelsieve.text import guarded, printable, unguarded
 
 ROOT = Path(__file__).parents[1]
 

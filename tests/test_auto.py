@@ -11,18 +11,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.audit import unseen as unseen_module
+from labelsieve.audit import held_out as unseen_module
 from labelsieve.audit.estimate import Interval, Noise
-from labelsieve.audit.findings import findings_of
+from labelsieve.audit.findings import findings_of, verdict
 from labelsieve.audit.guesses import guesses_from_run, guesses_of
-from labelsieve.audit.unseen import Unseen, dense, label_likelihood, tempered, unseen_noise
-from labelsieve.audit.verdict import verdict
-from labelsieve.cli import execute
-from labelsieve.errors import InputError
-from labelsieve.experiments import judges as judging
-from labelsieve.experiments import single, train_auto
-from labelsieve.experiments.audit import findings_in, selects, told_to
-from labelsieve.experiments.auto import (
+from labelsieve.audit.held_out import Unseen, dense, label_likelihood, tempered, unseen_noise
+from labelsieve.auto import judge as judging
+from labelsieve.auto import train as single
+from labelsieve.auto import train as train_auto
+from labelsieve.auto.audit import findings_in, selects, told_to
+from labelsieve.auto.judge import (
+    held_out_guesses,
+    held_out_noise,
+    judges,
+    noise_among,
+    plain_guesses,
+    second_opinion,
+    seen_by,
+)
+from labelsieve.auto.plan import (
     FREE,
     cautious,
     choice,
@@ -37,21 +44,14 @@ from labelsieve.experiments.auto import (
     suited,
     usual_plain_probes,
 )
-from labelsieve.experiments.gather import held_out as parted
-from labelsieve.experiments.judges import (
-    held_out_guesses,
-    held_out_noise,
-    judges,
-    noise_among,
-    plain_guesses,
-    second_opinion,
-    seen_by,
-)
-from labelsieve.experiments.prepare import prepare, training_of
-from labelsieve.experiments.spec import Experiment, planned
+from labelsieve.cli import execute
+from labelsieve.errors import InputError
 from labelsieve.methods import METHODS
-from labelsieve.report.records import finished_runs, read_run, read_samples, starved
 from labelsieve.report.words import beware
+from labelsieve.runs.data import held_out as parted
+from labelsieve.runs.execute import prepare, training_of
+from labelsieve.runs.read import finished_runs, read_run, read_samples, starved
+from labelsieve.runs.spec import Experiment, planned
 from tests.conftest import blobs, killed_after_an_epoch
 
 CLASSES = 6

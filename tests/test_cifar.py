@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelsieve.data import cifar
-from labelsieve.data.animal10n_binary import is_animal10n_binary, read_animal10n_binary
-from labelsieve.data.cifar import digest, is_cifar, read_described
-from labelsieve.data.cifar_n import OLD_TORCH, read_cifar_n
-from labelsieve.data.plain_pickle import load_plain
+from labelsieve.data.cifar import OLD_TORCH, digest, is_cifar, read_cifar_n, read_described
+from labelsieve.data.pickles import load_plain
+from labelsieve.data.published import is_animal10n_binary, read_animal10n_binary
 from labelsieve.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -659,7 +658,7 @@ def test_odd_files_of_human_labels_are_refused(tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("../data.pkl", bytes(2_000_000))
     assert "cut off or damaged" in refusal(read_cifar_n, path, "worst")
-    monkeypatch.setattr("labelsieve.data.cifar_n.LARGEST_FILE", 1_000_000)
+    monkeypatch.setattr("labelsieve.data.cifar.LARGEST_FILE", 1_000_000)
     assert "unpacks to more than" in refusal(read_cifar_n, path, "worst")
     content = bytearray(path.read_bytes())
     content[6] |= 1

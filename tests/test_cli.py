@@ -17,9 +17,9 @@ import pytest
 import labelsieve
 from labelsieve import METHODS
 from labelsieve.cli import execute
-from labelsieve.experiments.folder import differences, typed_as
-from labelsieve.experiments.spec import Experiment
-from labelsieve.report.records import read_run, read_samples
+from labelsieve.runs.folder import differences, typed_as
+from labelsieve.runs.read import read_run, read_samples
+from labelsieve.runs.spec import Experiment
 from tests.conftest import blobs
 
 QUICK = ["--epochs", "2", "--warmup", "1", "--lr", "0.02", "--batch", "32", "--threads", "1", "--model", "small"]
@@ -431,9 +431,9 @@ def test_bench_measures_and_writes(tmp_path, capsys):
 
 
 def test_a_bug_is_one_line_and_a_log(monkeypatch, capsys):
-    import labelsieve.experiments.compare
+    import labelsieve.sweep.compare
 
-    monkeypatch.setattr(labelsieve.experiments.compare, "compare", None)
+    monkeypatch.setattr(labelsieve.sweep.compare, "compare", None)
     assert execute(["demo"]) == 1
     error = capsys.readouterr().err
     assert "a bug in labelsieve (TypeError) at " in error and error.count("\n") == 1

@@ -12,11 +12,11 @@ import pytest
 
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.experiments.compare import Named, expanded, named
-from labelsieve.experiments.spec import Experiment
-from labelsieve.experiments.watch import title
-from labelsieve.report.comparison import pairs_among, run_by_run
-from labelsieve.report.records import Run
+from labelsieve.runs.read import Run
+from labelsieve.runs.spec import Experiment
+from labelsieve.runs.tables import pairs_among, run_by_run
+from labelsieve.sweep.compare import Named, expanded, named
+from labelsieve.sweep.watch import title
 
 
 def test_a_method_with_a_criterion_and_options():

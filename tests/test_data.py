@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 
 from labelsieve.data import load_data
-from labelsieve.data.fashion import CLASSES, FILE
-from labelsieve.data.label_file import read_label_file, write_labels
-from labelsieve.data.resident import standardise
+from labelsieve.data.labels import read_label_file, write_labels
+from labelsieve.data.load import CLASSES, FILE
+from labelsieve.data.sets import standardise
 from labelsieve.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def test_embedded_data_that_is_damaged_is_refused(tmp_path, monkeypatch):
         arrays = dict(file)
     arrays["train_labels"][0] ^= 1
     np.savez(tmp_path / "damaged.npz", **arrays)
-    monkeypatch.setattr("labelsieve.data.fashion.FILE", tmp_path / "damaged.npz")
+    monkeypatch.setattr("labelsieve.data.load.FILE", tmp_path / "damaged.npz")
     with pytest.raises(InputError, match="damaged: install labelsieve again"):
         load_data("fashion")
 

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from labelsieve.audit.findings import DECIDED, findings_of
 from labelsieve.audit.guesses import guesses_of, sure_of
+from labelsieve.auto.judge import noise_among
 from labelsieve.cli import execute
 from labelsieve.core.criteria import CriteriaOL
 from labelsieve.core.select import Select
-from labelsieve.data.label_file import read_label_file
+from labelsieve.data.labels import read_label_file
 from labelsieve.errors import InputError
-from labelsieve.experiments.folder import read_json
-from labelsieve.experiments.judges import noise_among
 from labelsieve.noise import corrupt, pair
-from labelsieve.report.again import train_again
-from labelsieve.report.audited import read_findings
-from labelsieve.report.records import read_run, read_samples
+from labelsieve.report.audit import read_findings
 from labelsieve.report.words import next_steps
 from labelsieve.review.desk import Desk
+from labelsieve.review.export import train_again
 from labelsieve.review.session import again
+from labelsieve.runs.folder import read_json
+from labelsieve.runs.read import read_run, read_samples
 from tests.conftest import blobs
 
 QUICK = "--noise-rate 0.3 --valid 0.2 --epochs 6 --warmup 2 --model small --lr 0.05 --batch 32 --threads 1 --device cpu"

@@ -26,8 +26,8 @@ from benchmarks.auto import table as automatic_table
 from benchmarks.detection import auroc, average_precision, decision, precision_at_errors, ranking
 from benchmarks.peers import Watched, cross_validated, margins, normalized_margin, self_confidence, stratified_folds
 from benchmarks.peers import watched as watched_training
-from labelsieve.experiments.prepare import prepare
-from labelsieve.experiments.spec import planned
+from labelsieve.runs.execute import prepare
+from labelsieve.runs.spec import planned
 
 ROOT = Path(__file__).parents[1]
 WRONG = np.array([True, False, True, False])

@@ -9,16 +9,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from labelsieve.cli import execute
-from labelsieve.experiments import paper_figures, spec
-from labelsieve.experiments.figure import Known, by_panel, identity_of, seeds_of, spread_of
-from labelsieve.experiments.gather import noise_matrix
-from labelsieve.experiments.matching import identity, known_runs
-from labelsieve.experiments.paper import tables
-from labelsieve.experiments.paper_figures import FIGURES, MIXED, points
-from labelsieve.experiments.spec import Experiment
-from labelsieve.report import figures
-from labelsieve.report.figures import Curve, Line, Scored, arranged, precision, selected_clean
-from labelsieve.report.whole import errors
+from labelsieve.paper import draw as figures
+from labelsieve.paper import figures as paper_figures
+from labelsieve.paper.draw import Curve, Line, Scored, arranged, precision, selected_clean
+from labelsieve.paper.figures import FIGURES, MIXED, Known, by_panel, identity_of, points, seeds_of, spread_of
+from labelsieve.paper.tables import tables
+from labelsieve.runs import spec
+from labelsieve.runs.data import noise_matrix
+from labelsieve.runs.find import identity, known_runs
+from labelsieve.runs.record import errors
+from labelsieve.runs.spec import Experiment
 from tests.conftest import blobs
 
 
@@ -238,7 +238,7 @@ def blob_data(tmp_path, monkeypatch):
     np.savez("blobs.npz", **arrays)
     monkeypatch.setitem(spec.SETTINGS, "blobs.npz", {"model": "small", "epochs": 4, "lr": 0.02})
     monkeypatch.setitem(paper_figures.DATASETS, "blobs.npz", "Blobs")
-    monkeypatch.setattr("labelsieve.experiments.figure.run_all", one_after_another)
+    monkeypatch.setattr("labelsieve.paper.figures.run_all", one_after_another)
 
 
 def test_missing_runs_are_trained_once_and_then_drawn(blob_data, capsys):
@@ -255,7 +255,7 @@ def test_what_is_there_is_drawn_even_if_a_run_fails(blob_data, capsys, monkeypat
     def first_alone(experiments, out, at_once, on):
         return one_after_another(experiments[:1], out, at_once, on) | {experiments[1]: "no reason"}
 
-    monkeypatch.setattr("labelsieve.experiments.figure.run_all", first_alone)
+    monkeypatch.setattr("labelsieve.paper.figures.run_all", first_alone)
     assert execute(["figure", "3", "--dataset", "blobs.npz", "--out", "out", "--device", "cpu"]) == 1
     said = capsys.readouterr()
     assert "left out: 1 of 2 runs" in said.out and said.err == "error: 1 of 2 runs failed; see above\n"
@@ -264,8 +264,8 @@ def test_what_is_there_is_drawn_even_if_a_run_fails(blob_data, capsys, monkeypat
 
 def one_after_another(experiments, out, at_once, on):
     """The sweep, in this process."""
-    from labelsieve.experiments.run import run
-    from labelsieve.experiments.sweep import folder_of
+    from labelsieve.runs.execute import run
+    from labelsieve.sweep.sweep import folder_of
 
     for experiment in experiments:
         run(experiment, folder_of(experiment, out))

@@ -11,15 +11,15 @@ import torch
 
 import labelsieve
 from labelsieve.audit.findings import Findings
+from labelsieve.auto.audit import findings_in
 from labelsieve.cli import execute
-from labelsieve.experiments.audit import findings_in
-from labelsieve.experiments.prepare import prepare
-from labelsieve.experiments.reporting import report
-from labelsieve.experiments.spec import Experiment
-from labelsieve.experiments.unfinished import unfinished
 from labelsieve.files import delivered
-from labelsieve.report.records import TESTED, finished_runs, read_run, read_samples
+from labelsieve.report.page import report
 from labelsieve.report.words import model_error
+from labelsieve.runs.execute import prepare
+from labelsieve.runs.find import unfinished
+from labelsieve.runs.read import TESTED, finished_runs, read_run, read_samples
+from labelsieve.runs.spec import Experiment
 from tests.conftest import blobs, killed_after_an_epoch
 
 QUICK = [

@@ -13,14 +13,23 @@ import pytest
 import torch
 from PIL import Image
 
-from labelsieve.data import animal10n, clothing1m, image_folder
-from labelsieve.data.animal10n import is_animal10n, read_animal10n
-from labelsieve.data.clothing1m import is_clothing1m, labels_in, read_clothing1m
-from labelsieve.data.decode import BadImage, Frame, decode, header
-from labelsieve.data.image_folder import read_folder
-from labelsieve.data.pictures import Bad, Files, Pictures, frame_of
-from labelsieve.data.source import in_memory
-from labelsieve.data.tiny_imagenet import FRAME, is_tiny_imagenet, read_tiny_imagenet, subsampled
+from labelsieve.data import folder as image_folder
+from labelsieve.data import published as animal10n
+from labelsieve.data import published as clothing1m
+from labelsieve.data.folder import read_folder
+from labelsieve.data.images import Bad, BadImage, Files, Frame, Pictures, decode, frame_of, header
+from labelsieve.data.load import in_memory
+from labelsieve.data.published import (
+    TINY_FRAME,
+    is_animal10n,
+    is_clothing1m,
+    is_tiny_imagenet,
+    labels_in,
+    read_animal10n,
+    read_clothing1m,
+    read_tiny_imagenet,
+    subsampled,
+)
 from labelsieve.errors import InputError
 
 
@@ -341,7 +350,7 @@ def test_tiny_imagenet_as_published(tmp_path):
     assert list(test.names) == [f"val/images/val_{number}.JPEG" for number in range(4)]
     assert test.labels.tolist() == [2, 0, 1, 2]  # the order of wnids.txt does not matter
     assert (valid, bad) == (None, [])
-    images, unread = in_memory(train, FRAME)
+    images, unread = in_memory(train, TINY_FRAME)
     assert images.images.shape == (6, 3, 64, 64) and unread == []
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelsieve.cells import rounded
+from labelsieve.audit.inputs import is_header, numbers_of, read_given, read_probabilities
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.experiments.foreign import is_header, numbers_of, read_given, read_probabilities
 from labelsieve.review.desk import Desk
 from labelsieve.review.session import farewell
+from labelsieve.text import rounded
 from tests.made_runs import make_audit, make_run
 
 NAMES = ["red", "green", "blue"]  # not in the order of the alphabet

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from benchmarks.given_up import AFTER, CHANGES, cells_of, row_of, table, usual
-from labelsieve.experiments.paper import experiment
-from labelsieve.report.records import Run
+from labelsieve.paper.tables import experiment
+from labelsieve.runs.read import Run
 
 CPU = "cpu"
 

@@ -23,13 +23,11 @@ from labelsieve.models.densenet import DenseNet
 from labelsieve.models.networks import make_networks
 from labelsieve.noise import corrupt, pair
 from labelsieve.train import Training, fit
-from labelsieve.train.checkpoint import Checkpoints
+from labelsieve.train.checkpoint import Checkpoints, Record
+from labelsieve.train.counters import Meters
 from labelsieve.train.graph import Recorder, own_stream
-from labelsieve.train.learner import Learner
-from labelsieve.train.loop import lend_generator
-from labelsieve.train.meters import Meters
-from labelsieve.train.record import Record
-from labelsieve.train.steps import Steps
+from labelsieve.train.loop import Steps, lend_generator
+from labelsieve.train.step import Learner
 
 try:
     import pytest
@@ -351,9 +349,8 @@ def test_streamed_images_train_like_resident_ones():
     """Through pinned memory and a recorded step, with augmentation."""
     from PIL import Image
 
-    from labelsieve.data.decode import Frame
-    from labelsieve.data.pictures import Files, Pictures
-    from labelsieve.data.stream import Streamed
+    from labelsieve.data.images import Files, Frame, Pictures
+    from labelsieve.data.sets import Streamed
 
     random = torch.Generator().manual_seed(0)
     images = torch.randint(256, (300, 16, 16, 3), generator=random).to(torch.uint8)

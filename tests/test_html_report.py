@@ -15,15 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.cells import percent
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.experiments.reporting import report
 from labelsieve.report import svg, words
-from labelsieve.report.audited import Estimate, read_findings
-from labelsieve.report.gallery import readable
-from labelsieve.report.page import Told, filled, measured, page
-from labelsieve.report.records import read_progress, read_run
+from labelsieve.report.audit import Estimate, read_findings, readable
+from labelsieve.report.page import Told, filled, measured, page, report
+from labelsieve.runs.read import read_progress, read_run
+from labelsieve.text import percent
 from tests.made_runs import make_audit, make_run
 
 MEGABYTE = 2**20
@@ -147,9 +145,9 @@ from pathlib import Path
 sys.modules["torch"] = None  # whoever imports it fails
 package = sys.modules["labelsieve"] = types.ModuleType("labelsieve")
 package.__path__ = ["labelsieve"]
-from labelsieve.report.audited import read_findings
+from labelsieve.report.audit import read_findings
 from labelsieve.report.page import Told, page
-from labelsieve.report.records import read_run
+from labelsieve.runs.read import read_run
 run = Path(sys.argv[1])
 sys.stdout.buffer.write(page([Told(str(run), read_run(run), read_findings(run, 200))]).encode())
 """

@@ -9,8 +9,7 @@ from torch import nn
 from labelsieve.errors import InputError
 from labelsieve.models import MODELS, DenseNet, make_model
 from labelsieve.models.densenet import DenseLayer
-from labelsieve.models.dropout import Dropout
-from labelsieve.models.networks import make_networks
+from labelsieve.models.networks import Dropout, make_networks
 
 
 @pytest.mark.parametrize(("classes", "parameters"), [(10, 362_242), (100, 386_452), (200, 413_352)])

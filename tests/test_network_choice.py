@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from labelsieve.auto import train as train_auto
+from labelsieve.auto.judge import foretold
+from labelsieve.auto.plan import FREE
 from labelsieve.cli import execute
-from labelsieve.experiments import train_auto
-from labelsieve.experiments.auto import FREE
-from labelsieve.experiments.judges import foretold
-from labelsieve.experiments.spec import planned
-from labelsieve.experiments.unfinished import unfinished
 from labelsieve.models import candidates, make_model
-from labelsieve.report.records import finished_runs, read_run
+from labelsieve.runs.find import unfinished
+from labelsieve.runs.read import finished_runs, read_run
+from labelsieve.runs.spec import planned
 from tests.conftest import blobs
 
 QUICK = ["--epochs", "4", "--warmup", "2", "--batch", "32", "--threads", "1"]

@@ -12,10 +12,10 @@ from PIL import Image
 
 from labelsieve.cli import execute
 from labelsieve.data import Reading, load_data
-from labelsieve.data.split import stratified
+from labelsieve.data.load import stratified
 from labelsieve.data.unlabelled import read_rows
 from labelsieve.errors import InputError
-from labelsieve.report.records import read_samples
+from labelsieve.runs.read import read_samples
 from tests.conftest import blobs
 
 QUICK = ["--epochs", "2", "--warmup", "1", "--batch", "32", "--noise-rate", "0.2", "--device", "cpu", "--threads", "1"]
@@ -355,7 +355,7 @@ def test_tiny_imagenet_is_halved_as_the_paper_does(tmp_path):
 
 def test_the_protocol_of_clothing1m(tmp_path):
     """Windows out of larger training images, ImageNet's colours, a clean validation set that chooses the epoch."""
-    from labelsieve.data.clothing1m import read_clothing1m
+    from labelsieve.data.published import read_clothing1m
     from tests.test_folders import clothing
 
     root = tmp_path / "clothing"
@@ -502,8 +502,8 @@ class BreakOff:
 
 
 def test_a_streamed_run_that_was_cut_goes_on_with_the_same_batches(folder, tmp_path):
-    from labelsieve.experiments.run import run
-    from labelsieve.experiments.spec import Experiment
+    from labelsieve.runs.execute import run
+    from labelsieve.runs.spec import Experiment
 
     settings = {"model": "small", "epochs": 4, "warmup": 1, "batch": 16, "lr": 0.02, "noise_rate": 0.2, "stream": True}
     whole, pieces = (Experiment(data=str(folder), augment="crop2,flip", workers=n, **settings) for n in (0, 3))

@@ -13,7 +13,7 @@ from torch import nn
 import labelsieve
 from labelsieve import METHODS, Problem, make
 from labelsieve.core.method import unchanged
-from labelsieve.core.processes import summed_over_processes
+from labelsieve.core.part import summed_over_processes
 
 PAGE = (Path(__file__).parents[1] / "docs" / "own_loop.md").read_text(encoding="utf-8")
 BLOBS = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)) * 3

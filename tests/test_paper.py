@@ -4,9 +4,9 @@ import csv
 from collections import Counter
 from pathlib import Path
 
-from labelsieve.experiments.paper import options, tables
 from labelsieve.methods import Problem, make, options_of
-from labelsieve.train.protocol import Training
+from labelsieve.paper.tables import options, tables
+from labelsieve.train.settings import Training
 
 TABLES = tables()
 CELLS = [(name, cell) for name, table in TABLES.items() for cell in table.cells]

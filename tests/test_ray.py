@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from labelsieve.errors import InputError, Stopped
-from labelsieve.experiments.folder import RunFolder
-from labelsieve.experiments.on_ray import QUIET, address_of, check_versions, keep, resources, run_apart, too_large
-from labelsieve.experiments.run import run, versions
-from labelsieve.experiments.spec import Experiment
-from labelsieve.experiments.sweep import folder_of, sweep
+from labelsieve.runs.execute import run, versions
+from labelsieve.runs.folder import RunFolder
+from labelsieve.runs.spec import Experiment
+from labelsieve.sweep.ray import QUIET, address_of, check_versions, keep, resources, run_apart, too_large
+from labelsieve.sweep.sweep import folder_of, sweep
 
 PATIENCE = 400  # seconds that a wait may take before the test fails; workers start slowly on a busy machine
 
@@ -166,7 +166,7 @@ def test_without_ray_one_line_says_what_to_install(data, tmp_path, monkeypatch):
 
 
 def test_ray_is_not_imported_unless_it_is_asked_for():
-    code = "import sys, labelsieve.cli, labelsieve.experiments.on_ray as it; sys.exit('ray' in sys.modules)"
+    code = "import sys, labelsieve.cli, labelsieve.sweep.ray as it; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -7,12 +7,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from labelsieve.experiments.matching import identity, known_runs
-from labelsieve.experiments.paper import experiment
-from labelsieve.experiments.spec import with_defaults
 from labelsieve.methods import METHODS, options_of, summary
-from labelsieve.report.comparison import comparison, markdown, mean_and_error, paired_differences, shown
-from labelsieve.report.records import by_method, read_run
+from labelsieve.paper.tables import experiment
+from labelsieve.runs.find import identity, known_runs
+from labelsieve.runs.read import by_method, read_run
+from labelsieve.runs.spec import with_defaults
+from labelsieve.runs.tables import comparison, markdown, mean_and_error, paired_differences, shown
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -178,7 +178,7 @@ def test_every_command_that_is_shown_is_understood():
 
 
 def test_every_method_has_its_page_with_its_options():
-    from labelsieve.experiments.catalogue import page
+    from labelsieve.commands.methods import page
 
     assert {path.stem for path in (ROOT / "docs" / "methods").glob("*.md")} == set(METHODS)
     for name in METHODS:

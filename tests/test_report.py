@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from labelsieve.errors import InputError
-from labelsieve.report.comparison import comparison, markdown, mean_and_error, paired_differences, pairs_among
-from labelsieve.report.picture import draw, true_penalty
-from labelsieve.report.records import Run, by_method, read_run
+from labelsieve.runs.read import Run, by_method, read_run
+from labelsieve.runs.tables import comparison, markdown, mean_and_error, paired_differences, pairs_among
+from labelsieve.sweep.compare import draw, true_penalty
 
 
 def finished(method, seed, last, precision=0.9):

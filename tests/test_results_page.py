@@ -10,17 +10,31 @@ import pytest
 
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.experiments.paper import experiment
-from labelsieve.experiments.paper_figures import points
-from labelsieve.experiments.results import Drawing, drawn_by, page_of
-from labelsieve.report.account import ACCOUNT, sentences, told
-from labelsieve.report.beside import Entry
-from labelsieve.report.claims import HEADER, claims, verdict
-from labelsieve.report.comparison import interval, mean_and_error
-from labelsieve.report.facts import Outcome, claim, clearly_lower, compared, fact, given_up
-from labelsieve.report.records import Run
-from labelsieve.report.results_page import numbers, varied
-from labelsieve.report.whole import errors
+from labelsieve.paper.comparison import Entry
+from labelsieve.paper.figures import points
+from labelsieve.paper.results import (
+    ACCOUNT,
+    HEADER,
+    Drawing,
+    Outcome,
+    claim,
+    claims,
+    clearly_lower,
+    compared,
+    drawn_by,
+    fact,
+    given_up,
+    numbers,
+    page_of,
+    sentences,
+    told,
+    varied,
+    verdict,
+)
+from labelsieve.paper.tables import experiment
+from labelsieve.runs.read import Run
+from labelsieve.runs.record import errors
+from labelsieve.runs.tables import interval, mean_and_error
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"

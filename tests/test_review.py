@@ -20,18 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from labelsieve.cells import guarded
 from labelsieve.cli import execute
 from labelsieve.errors import InputError, ResourceError
-from labelsieve.report.reviewed import reviewed
-from labelsieve.report.reviewed import standing as standing_in
-from labelsieve.review import log as log_module
-from labelsieve.review.decisions import Decision, state
+from labelsieve.review import decisions as log_module
+from labelsieve.review.decisions import Decision, DecisionLog, reviewed, state
+from labelsieve.review.decisions import standing_on_disk as standing_in
 from labelsieve.review.desk import Desk
 from labelsieve.review.export import export
-from labelsieve.review.log import DecisionLog
 from labelsieve.review.session import farewell
 from labelsieve.review.suspects import read_gallery
+from labelsieve.text import guarded
 
 CLASSES = ["cat", "dog", "eel"]
 HEADER = ["index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue", "why"]
@@ -177,7 +175,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from labelsieve.review.decisions import Decision
-from labelsieve.review.log import DecisionLog
+from labelsieve.review.decisions import DecisionLog
 log = DecisionLog(Path(sys.argv[1]))
 for index in range(150):
     log.append(lambda past: Decision(index, str(len(past)), "keep", None, "now", sys.argv[2]))
@@ -227,7 +225,7 @@ def test_the_disk_has_the_line_before_anybody_is_told(tmp_path, monkeypatch):
 
 
 def test_the_export_is_what_train_reads(run, tmp_path, capsys):
-    from labelsieve.data.label_file import read_label_file
+    from labelsieve.data.labels import read_label_file
 
     log = DecisionLog(run / "review" / "decisions.jsonl")
     for made in (
@@ -274,7 +272,7 @@ def test_names_that_say_nothing_are_left_out(tmp_path, names):
 
 
 def test_odd_names_come_back_as_they_were(tmp_path):
-    from labelsieve.data.label_file import read_label_file
+    from labelsieve.data.labels import read_label_file
 
     classes = ["a,b", 'q"q', "line\nbreak", "sep\u2028\x0b", "=1+1", "'-quoted", " spaced "]
     names = [f"{name}/{i}" for i, name in enumerate(classes * 3)]

@@ -8,12 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from labelsieve.cli import execute
-from labelsieve.core.relabel import smallest_integer
+from labelsieve.core.part import smallest_integer
 from labelsieve.errors import InputError
-from labelsieve.experiments.prepare import prepare
-from labelsieve.experiments.run import run
-from labelsieve.experiments.spec import Experiment
 from labelsieve.predict import load
+from labelsieve.runs.execute import prepare, run
+from labelsieve.runs.spec import Experiment
 from tests.test_cli import data as data_file
 
 data = data_file

@@ -6,12 +6,11 @@ import threading
 import pytest
 
 from labelsieve.errors import Stopped
-from labelsieve.experiments import side_by_side as module
-from labelsieve.experiments.prepare import prepare
-from labelsieve.experiments.run import run
-from labelsieve.experiments.shelf import Shelf
-from labelsieve.experiments.side_by_side import Fit, side_by_side
-from labelsieve.experiments.spec import Experiment
+from labelsieve.runs.data import Shelf
+from labelsieve.runs.execute import prepare, run
+from labelsieve.runs.spec import Experiment
+from labelsieve.sweep import gpu as module
+from labelsieve.sweep.gpu import Fit, side_by_side
 
 
 @pytest.fixture(autouse=True)
@@ -78,14 +77,14 @@ def test_a_signal_stops_all_and_they_go_on_later(data, tmp_path, monkeypatch):
 
 
 def module_flag():
-    from labelsieve.train.signals import StopFlag
+    from labelsieve.train.loop import StopFlag
 
     return StopFlag()
 
 
 def test_the_shelf_reads_once_and_shares_images(data, monkeypatch):
     reads = []
-    from labelsieve.experiments import shelf as shelf_module
+    from labelsieve.runs import data as shelf_module
 
     original = shelf_module.load_data
 
@@ -148,8 +147,8 @@ def test_a_spare_network_leaves_those_that_are_being_made_alone():
 
 
 def test_the_same_experiment_twice_is_run_once(data, tmp_path):
-    from labelsieve.experiments.folder import RunFolder
-    from labelsieve.experiments.sweep import sweep
+    from labelsieve.runs.folder import RunFolder
+    from labelsieve.sweep.sweep import sweep
 
     twice = [experiment(data, 0, epochs=2)] * 2
     assert sweep(twice, tmp_path) == {}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from labelsieve.cli import execute
-from labelsieve.experiments.spec import Experiment
-from labelsieve.experiments.stale import files_of
+from labelsieve.runs.data import files_of
+from labelsieve.runs.spec import Experiment
 
 QUICK = [
     "--methods",

@@ -17,14 +17,11 @@ import torch
 from PIL import Image
 
 from labelsieve.data import cache as cache_module
-from labelsieve.data import jpeg
+from labelsieve.data import images as jpeg
 from labelsieve.data.cache import identity, open_cache
-from labelsieve.data.decode import BadImage, Frame, decode
-from labelsieve.data.jpeg import fast_decode, shrinkage
-from labelsieve.data.pictures import Files, Pictures
-from labelsieve.data.resident import Labelled
-from labelsieve.data.source import in_memory
-from labelsieve.data.stream import SLOTS, Streamed, usable_cores
+from labelsieve.data.images import BadImage, Files, Frame, Pictures, decode, fast_decode, shrinkage
+from labelsieve.data.load import in_memory
+from labelsieve.data.sets import SLOTS, Labelled, Streamed, usable_cores
 from labelsieve.errors import InputError, ResourceError
 
 FRAME = Frame(12, 10, 3)

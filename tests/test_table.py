@@ -18,21 +18,18 @@ import pytest
 
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.experiments import reproduce as module
-from labelsieve.experiments import sweep as sweep_module
-from labelsieve.experiments import watch
-from labelsieve.experiments.cell import Cell, Table
-from labelsieve.experiments.matching import identity, known_runs
-from labelsieve.experiments.paper import experiment, tables
-from labelsieve.experiments.prepare import prepare
-from labelsieve.experiments.run import run
-from labelsieve.experiments.small_table import small_table
-from labelsieve.experiments.spec import Experiment
-from labelsieve.experiments.sweep import folder_of, sweep
-from labelsieve.report.beside import Entry, blocks, difference, measured, ours, paired_rows, papers, within
-from labelsieve.report.formats import Block, Document, written
-from labelsieve.report.records import Run
-from labelsieve.report.whole import errors
+from labelsieve.paper import reproduce as module
+from labelsieve.paper.comparison import Entry, blocks, difference, measured, ours, paired_rows, papers, within
+from labelsieve.paper.tables import Cell, Table, experiment, small_table, tables
+from labelsieve.runs.execute import prepare, run
+from labelsieve.runs.find import identity, known_runs
+from labelsieve.runs.read import Run
+from labelsieve.runs.record import errors
+from labelsieve.runs.spec import Experiment
+from labelsieve.runs.tables import Block, Document, written
+from labelsieve.sweep import sweep as sweep_module
+from labelsieve.sweep import watch
+from labelsieve.sweep.sweep import folder_of, sweep
 from tests.conftest import blobs
 
 CELL = experiment("cifar10", "mentornet-prop", "pair", 0.4)
@@ -492,14 +489,14 @@ def test_one_that_fails_is_told_and_the_others_are_shown(here, monkeypatch, caps
 
 
 def test_a_bug_in_one_run_does_not_lose_the_others(tmp_path, monkeypatch):
-    import labelsieve.experiments.run
+    import labelsieve.runs.execute
 
     def broken(what, path):
         if what.seed == 0:
             raise ZeroDivisionError("oops")
         return record(path, what, 1.0)
 
-    monkeypatch.setattr(labelsieve.experiments.run, "run", broken)
+    monkeypatch.setattr(labelsieve.runs.execute, "run", broken)
     every = [replace(CELL, seed=seed) for seed in (0, 1)]
     failed = one_after_another(every, tmp_path)
     assert list(failed) == [every[0]] and re.search(r"test_table.py:\d+ raised Zero.*Error: oops; ", failed[every[0]])

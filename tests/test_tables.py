@@ -14,13 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from labelsieve.data.decode import BadImage
-from labelsieve.data.features import Features
-from labelsieve.data.names import missing, numbered
-from labelsieve.data.parquet import read_parquet
-from labelsieve.data.pictures import Bad, Pictures, frame_of
-from labelsieve.data.saved_dataset import is_saved_dataset, read_saved_dataset
-from labelsieve.data.source import in_memory
+from labelsieve.data.classes import missing, numbered
+from labelsieve.data.columns import Features
+from labelsieve.data.images import Bad, BadImage, Pictures, frame_of
+from labelsieve.data.load import in_memory
+from labelsieve.data.parquet import is_saved_dataset, read_parquet, read_saved_dataset
 from labelsieve.data.table import LONGEST, read_table
 from labelsieve.errors import InputError
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from labelsieve.cli import execute, retyped, train, usual_options
+from labelsieve.commands.options import Streaming, Training
 from labelsieve.errors import InputError
-from labelsieve.experiments.reporting import report
-from labelsieve.experiments.unfinished import refuse_unfinished, unfinished
-from labelsieve.options import Streaming, Training
+from labelsieve.report.page import report
+from labelsieve.runs.find import refuse_unfinished, unfinished
 from tests.conftest import blobs
 from tests.made_runs import make_run
 

@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from benchmarks.detection import average_precision, decision
 from benchmarks.posthoc import OURS, THEIRS, classifiers_table, steps_table
 from labelsieve.audit import estimate_noise, find_label_issues, label_quality
-from labelsieve.audit import unmixed as unmixing
+from labelsieve.audit import posterior as unmixing
 from labelsieve.audit.findings import findings_of
 from labelsieve.audit.guesses import guesses_of
-from labelsieve.audit.posterior import quality
-from labelsieve.audit.unmixed import counted_where_surest, explained, explaining, levelled, likeliest_temperature
+from labelsieve.audit.posterior import (
+    counted_where_surest,
+    explained,
+    explaining,
+    levelled,
+    likeliest_temperature,
+    quality,
+)
 from labelsieve.noise import corrupt, mixed, pair, symmetry
 
 ROOT = Path(__file__).parents[1]

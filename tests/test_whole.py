@@ -8,8 +8,8 @@ import pytest
 
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.report.records import finished_runs, read_run
-from labelsieve.report.whole import errors, fault
+from labelsieve.runs.read import finished_runs, read_run
+from labelsieve.runs.record import errors, fault
 from tests.made_runs import make_run
 
 ROOT = Path(__file__).parents[1]

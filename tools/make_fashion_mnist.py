@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelsieve.data.fashion import FILE, digest
+from labelsieve.data.load import FILE, digest
 
 PER_CLASS = {"train": 600, "t10k": 100}
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from labelsieve.audit import posterior
 from labelsieve.audit.guesses import checked_labels, guesses_of, pieces
-from labelsieve.audit.unmixed import unmixed
+from labelsieve.audit.posterior import unmixed
 from labelsieve.errors import InputError, nearest
 
 Array = np.ndarray[Any, Any]

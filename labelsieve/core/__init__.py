@@ -1,12 +1,10 @@
 """The paper's mathematics, in torch alone."""
 
-from labelsieve.core.align import Align
 from labelsieve.core.criteria import CRITERIA, CriteriaALL, CriteriaOL, CriteriaPL, Criterion, penalty_labels
 from labelsieve.core.losses import CrossEntropy, Loss
 from labelsieve.core.method import Decision, Method, Step
-from labelsieve.core.part import Part, Predict
-from labelsieve.core.select import Select, kept_share
-from labelsieve.core.weigh import Weigh
+from labelsieve.core.part import Part, Predict, Weigh
+from labelsieve.core.select import Align, Select, kept_share
 
 __all__ = [
     "CRITERIA",

@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.part import Part, Predict
-from labelsieve.core.processes import summed_over_processes
+from labelsieve.core.part import Part, Predict, summed_over_processes
 
 MAX_CLASSES = 10_000  # penalty labels are K x K: 12 bytes a cell and network, 1.2 GB at 10,000 classes
 FIXED_POINT = 2**36  # predictions are summed as int64 of this scale: 134 million samples a class fit

@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from labelsieve.core.checks import Watch, refuse_other_labels, refuse_other_positions, refuse_other_types
 from labelsieve.core.losses import Loss
-from labelsieve.core.mistakes import Watch, refuse_other_labels, refuse_other_positions, refuse_other_types
-from labelsieve.core.part import Part, Predict
+from labelsieve.core.part import Part, Predict, Relabel, Weigh
 from labelsieve.core.regularizers import Regularizer
-from labelsieve.core.relabel import Relabel
 from labelsieve.core.select import Select
-from labelsieve.core.weigh import Weigh
 
 NONE = -1  # no epoch is under way
 

@@ -1,7 +1,9 @@
 """Part: one ingredient of a method."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import Tensor, nn
 
 # Predictions for the whole training set in eval mode, batch by batch: probs (N, B, K), labels (B), index (B).
@@ -42,3 +44,43 @@ class Part(nn.Module):
     def parameter_groups(self) -> list[dict[str, object]]:
         """Parameters of its own with their learning rates, for an optimizer without momentum or decay."""
         return []
+
+
+class Weigh(Part, ABC):
+    """Gives each sample a weight; the weights of several multiply."""
+
+    @abstractmethod
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        """(N, B, K), (B), (B) -> (N, B)"""
+
+
+NONE = -1  # no label yet
+
+
+def smallest_integer(num_classes: int) -> torch.dtype:
+    """The smallest integer type that holds every class and -1."""
+    if num_classes <= 127:
+        return torch.int8
+    return torch.int16 if num_classes <= 32_767 else torch.int32
+
+
+class Relabel(Part, ABC):
+    """Says which label each network is taught for a sample, and may change how much it counts."""
+
+    @abstractmethod
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, B, K), (B), (B), (N, B) -> target (N, B), weight (N, B)"""
+
+
+def processes() -> int:
+    """How many processes train together."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if distributed else 1
+
+
+def summed_over_processes(sums: Tensor) -> Tensor:
+    """Whole numbers of all processes that train together, added up; every process must ask."""
+    if processes() > 1:
+        sums = sums.clone()
+        torch.distributed.all_reduce(sums)
+    return sums

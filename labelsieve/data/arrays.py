@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelsieve.data.features import Features, Rows, feature_tensor
-from labelsieve.data.names import missing, numbered
-from labelsieve.data.pictures import Bad
-from labelsieve.data.resident import Labelled
+from labelsieve.data.classes import missing, numbered
+from labelsieve.data.columns import Features, Rows, feature_tensor
+from labelsieve.data.images import Bad
+from labelsieve.data.sets import Labelled
 from labelsieve.errors import InputError
 
 Array = np.ndarray[Any, Any]

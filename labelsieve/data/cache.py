@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from labelsieve.data.decode import BadImage, Frame
-from labelsieve.data.jpeg import DECODER, decode_into
-from labelsieve.data.pictures import Chosen, Files, Pictures, Reader
+from labelsieve.data.images import DECODER, BadImage, Chosen, Files, Frame, Pictures, Reader, decode_into
 from labelsieve.errors import InputError, ResourceError
 
 Array = np.ndarray[Any, Any]

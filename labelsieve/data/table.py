@@ -12,9 +12,9 @@ from typing import IO, NamedTuple
 
 from torch import Tensor
 
-from labelsieve.data.features import Roles, Rows, Table, feature_tensor, roles_of, rows_of
-from labelsieve.data.names import shown
-from labelsieve.data.pictures import Files
+from labelsieve.data.classes import shown
+from labelsieve.data.columns import Roles, Rows, Table, feature_tensor, roles_of, rows_of
+from labelsieve.data.images import Files
 from labelsieve.errors import InputError
 
 LONGEST = 16 * 2**20  # characters of a line or a cell

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from labelsieve.data.image_folder import images_below, listed
-from labelsieve.data.names import shown
-from labelsieve.data.pictures import Bad, Files, Pictures
-from labelsieve.data.resident import Labelled
+from labelsieve.data.classes import shown
+from labelsieve.data.folder import images_below, listed
+from labelsieve.data.images import Bad, Files, Pictures
+from labelsieve.data.sets import Labelled
 from labelsieve.data.table import no_number, reading_text, separator_of
 from labelsieve.errors import InputError
 

@@ -14,15 +14,16 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from labelsieve.core.method import Method
 from labelsieve.errors import InputError
-from labelsieve.integrations.checks import (
+from labelsieve.integrations.common import (
+    INDEX,
+    ScaledRates,
+    indexed,
     refuse_incomplete_batches,
     refuse_long_warmup,
     refuse_no_method,
     refuse_rounds,
     say_if_it_never_began,
 )
-from labelsieve.integrations.indexed import INDEX, indexed
-from labelsieve.integrations.rates import ScaledRates
 
 FILE = "labelsieve.pt"  # the method's state in the folder of a checkpoint
 

@@ -13,7 +13,8 @@ from torch.utils.hooks import RemovableHandle
 from labelsieve.core.method import NONE, Method, unchanged
 from labelsieve.core.part import Predict
 from labelsieve.errors import InputError
-from labelsieve.integrations.checks import (
+from labelsieve.integrations.common import (
+    ScaledRates,
     least_kept_share,
     refuse_incomplete_batches,
     refuse_long_warmup,
@@ -22,7 +23,6 @@ from labelsieve.integrations.checks import (
     refuse_unlearnt,
     say_if_it_never_began,
 )
-from labelsieve.integrations.rates import ScaledRates
 
 NOT_SHARED = "_ddp_params_and_buffers_to_ignore"  # what DistributedDataParallel looks for in a module
 

@@ -8,13 +8,10 @@ import torch
 from torch import nn
 
 from labelsieve.errors import InputError, nearest
-from labelsieve.models.compact import CompactNet
 from labelsieve.models.densenet import DenseNet
-from labelsieve.models.imported import imported
-from labelsieve.models.mlp import MLP
-from labelsieve.models.preact_resnet import PreActResNet18
-from labelsieve.models.resnet import ResNet
-from labelsieve.models.small import SmallNet
+from labelsieve.models.load import imported
+from labelsieve.models.resnet import PreActResNet18, ResNet
+from labelsieve.models.small import MLP, CompactNet, SmallNet
 from labelsieve.models.vgg import VGG19
 
 Shape = tuple[int, ...]  # (channels, height, width) of an image, (features,) of a row of a table

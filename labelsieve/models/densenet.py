@@ -9,7 +9,7 @@ from types import ModuleType
 import torch.nn.functional as F
 from torch import Tensor, cat, nn
 
-from labelsieve.models.dropout import Dropout
+from labelsieve.models.networks import Dropout
 
 
 class DenseLayer(nn.Module):

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from labelsieve.models.densenet import initialise
-from labelsieve.models.dropout import Dropout
+from labelsieve.models.networks import Dropout
 
 STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels, convolutions
 HIDDEN = 4096

@@ -1,22 +1,69 @@
-"""page: runs and what their audits found as one HTML file that needs nothing else."""
+"""What the page says where there is no run, but an audit of anybody's probabilities."""
 
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from labelsieve.report import classes, runless, svg, words
-from labelsieve.report.audited import Findings
+from labelsieve.errors import InputError
+from labelsieve.files import audited_alone, delivered, refuse_others, stranger, write_atomically
+from labelsieve.report import charts as classes
+from labelsieve.report import svg, words
+from labelsieve.report.audit import Findings, cards, counted, read_findings
 from labelsieve.report.charts import common_charts, single_charts
-from labelsieve.report.comparison import UNKNOWN, comparison, shown
-from labelsieve.report.gallery import cards, counted
-from labelsieve.report.records import Run, by_method
+from labelsieve.report.words import quoted, without_folders
+from labelsieve.runs.find import newest, refuse_unfinished
+from labelsieve.runs.read import Run, by_method, read_progress
+from labelsieve.runs.tables import UNKNOWN, comparison, shown
+
+SOURCES = ("data", "text", "labels")  # what may name the samples, the best first
+
+
+def data_name(name: str, made: dict[str, Any]) -> str:
+    """What the labels are of: the data if it was named, else the file of the texts or labels."""
+    source = next((str(made[kind]) for kind in SOURCES if made.get(kind)), name)
+    return PurePath(source).name or source
+
+
+def done(findings: Findings) -> list[str | Markup]:
+    """Where the findings come from."""
+    made = findings.made
+    size = f"{findings.samples:,} labels of {len(findings.classes)} classes"
+    if not made.get("labels") or not made.get("pred_probs"):
+        return [f"{size} were audited; the run that they may be of is not in this folder."]
+    files = (quoted(PurePath(str(made[name])).name) for name in ("labels", "pred_probs"))
+    sentence = Markup("The {} in {} were compared with the probabilities in {}. Nothing was trained.")
+    shown = made.get("data") or made.get("text")
+    unseen = "The samples themselves are not shown; labelsieve audit with --text or --data shows them."
+    return [sentence.format(size, *files), *([] if shown else [unseen])]
+
+
+def next_steps(name: str, findings: Findings) -> list[tuple[str, list[str]]]:
+    """What to do now: a reason and the words of a command, ready for a shell."""
+    if not findings.issues:
+        return []
+    reviewed = f"{name}/review/reviewed.csv"
+    steps = [("Write down all labels as you decided:", ["review", name, "--export", reviewed])]
+    if findings.reviewed.gone < findings.issues:
+        steps.insert(0, ("Go through the suspects and decide which label is right:", ["review", name]))
+    if data := str(findings.made.get("data") or ""):
+        where = "DATA" if PurePath(data).is_absolute() else data
+        steps.append(("Train a model on these labels:", ["train", where, "--labels", reviewed]))
+    return [(reason, ["labelsieve", *map(shlex.quote, command)]) for reason, command in steps]
+
+
+def audit_settings(findings: Findings) -> dict[str, Any]:
+    """Everything that makes the audit repeatable."""
+    return {name: without_folders(value) for name, value in findings.made.items() if value is not None}
+
 
 HERE = Path(__file__).parent
 POLICY = (
@@ -56,13 +103,13 @@ def page_of_audit(name: str, findings: Findings) -> str:
     return rendered(
         kind="Audit",
         name=name,
-        data=runless.data_name(name, findings.made),
+        data=data_name(name, findings.made),
         lead=words.lead(findings),
-        done=runless.done(findings),
-        steps=runless.next_steps(name, findings),
+        done=done(findings),
+        steps=next_steps(name, findings),
         error="",
         tables=classes.tables(None, findings),
-        settings=[(name, [(key, plain(value)) for key, value in runless.settings(findings).items()])],
+        settings=[(name, [(key, plain(value)) for key, value in audit_settings(findings).items()])],
         **about_labels(findings, "labels.csv"),
         **about_runs([]),
     )
@@ -180,3 +227,54 @@ def settings(told: Told) -> list[tuple[str, str]]:
 def plain(value: Any) -> str:
     value = words.without_folders(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def report(
+    paths: Sequence[Path], out: Path | None, gallery: int, audit: Callable[[Path], object] | None = None
+) -> Path:
+    """Write the page; `audit` makes the audit of a finished run that has none, where it can.
+
+    Unfinished runs are shown as far as they came, beside at least one that is done.
+    """
+    if gallery < 0:
+        raise InputError(f"gallery must be at least 0, got {gallery}")
+    if out:
+        refuse_others(out, "<!DOCTYPE html>")
+    target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
+    text = (
+        page_of_audit_folder(paths, gallery) if any(map(audited_alone, paths)) else page_of_runs(paths, gallery, audit)
+    )
+    write_atomically(target, text.encode(errors="backslashreplace"))
+    return target
+
+
+def page_of_audit_folder(paths: Sequence[Path], gallery: int) -> str:
+    """The page about an audit that has no run."""
+    if len(paths) > 1:
+        alone = next(path for path in paths if audited_alone(path))
+        raise InputError(f"{alone} is an audit without a run, which is shown alone: labelsieve report {alone}")
+    findings = read_findings(paths[0], gallery)
+    assert findings is not None
+    return page_of_audit(str(paths[0]), findings)
+
+
+def page_of_runs(paths: Sequence[Path], gallery: int, audit: Callable[[Path], object] | None) -> str:
+    """The page about runs."""
+    for path in paths:
+        if newest(path) is None:
+            raise stranger(path)
+    any_done = any((delivered(path) / "done").exists() for path in paths)
+    for path in paths:
+        if not any_done or not (path / "spec.json").exists():
+            refuse_unfinished(path)
+    runs = [read_progress(path) for path in paths]
+    told: list[Told] = []
+    for path, run in zip(paths, runs, strict=True):
+        if audit and run.end and not (path / "audit" / "summary.json").exists():
+            try:
+                audit(path)
+            except InputError as error:
+                print(f"without an audit of {path}: {error}", file=sys.stderr)
+        looked_at = any(each.findings for each in told)
+        told.append(Told(str(path), run, read_findings(path, 0 if looked_at else gallery)))
+    return page(told)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup, escape
 
-from labelsieve.report.records import Array
+from labelsieve.runs.read import Array
 
 WIDTH, HEIGHT = 340, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 22, 38  # margins around the curves

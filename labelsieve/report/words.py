@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from labelsieve.cells import percent
-from labelsieve.mixups import BOTH_WAYS, COMMON
-from labelsieve.report.again import train_again
-from labelsieve.report.audited import Estimate, Findings
-from labelsieve.report.comparison import shown
-from labelsieve.report.records import Array, Run, starved
+from labelsieve.audit.findings import BOTH_WAYS, COMMON
+from labelsieve.report.audit import Estimate, Findings
+from labelsieve.review.export import train_again
+from labelsieve.runs.read import Array, Run, starved
+from labelsieve.runs.tables import shown
+from labelsieve.text import percent
 
 SPOKEN = {"image": "images", "text": "texts", "row": "rows"}
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from labelsieve.errors import InputError, LabelsieveError, ResourceError
-from labelsieve.review.desk import Desk
-from labelsieve.review.guard import Refused, refuse_foreign_writes, refuse_strangers
+from labelsieve.review.desk import Desk, Refused, refuse_foreign_writes, refuse_strangers
 from labelsieve.review.suspects import IMAGE_TYPES
 
 PAGE = Path(__file__).parent / "page"

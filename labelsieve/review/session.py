@@ -10,11 +10,11 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from labelsieve.cells import printable
 from labelsieve.files import audited_alone
-from labelsieve.report.again import train_again
 from labelsieve.review.desk import Desk
+from labelsieve.review.export import train_again
 from labelsieve.review.server import Server
+from labelsieve.text import printable
 
 
 def review(run: Path, port: int | None = None, browser: bool = True) -> None:

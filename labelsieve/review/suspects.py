@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelsieve.cells import rounded, unguarded
 from labelsieve.errors import InputError
 from labelsieve.files import audit_folder, stranger
+from labelsieve.text import rounded, unguarded
 
 IMAGE_TYPES = {".webp": "image/webp", ".png": "image/png", ".jpg": "image/jpeg"}
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from labelsieve.errors import InputError
-from labelsieve.randomness import derive
+from labelsieve.runtime import derive
 
 KINDS = (
     "crop4 (pad by 4 pixels, crop), window224 (a window of 224 pixels out of a larger image), "

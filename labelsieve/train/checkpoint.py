@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from labelsieve.files import write_atomically
+from labelsieve.files import disk_error, write_atomically
 
 KEEP = 2  # should the newest be damaged, the one before it is used
 
@@ -89,3 +90,41 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name.removeprefix(f"{prefix}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}/")
     }
+
+
+Row = dict[str, Any]
+
+
+class Record:
+    """Appends whole lines; a line that a crash cut short is not read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, row: Row) -> None:
+        line = json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
+        try:
+            with self.path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int) -> None:
+        """Forget what was written after the file had this size."""
+        if self.path.exists():
+            os.truncate(self.path, size)
+
+    def rows(self) -> list[Row]:
+        return list(read_rows(self.path))
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The whole lines of a record."""
+    if path.exists():
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            yield json.loads(line)

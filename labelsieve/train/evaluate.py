@@ -6,10 +6,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from labelsieve.devices import at_a_time
+from labelsieve.core.criteria import CriteriaPL, observed_confidence, penalty_confidence
+from labelsieve.core.method import Method
+from labelsieve.core.part import Predict
+from labelsieve.runtime import at_a_time
 from labelsieve.train.augment import centred, window_of
-from labelsieve.train.graph import Recorder
-from labelsieve.train.protocol import Samples, Training
+from labelsieve.train.graph import Recorder, own_stream
+from labelsieve.train.settings import Samples, Training
 
 
 @torch.no_grad()
@@ -56,3 +59,46 @@ class ErrorRates:
         guesses = scores(self.networks, self.data, self.training, index).argmax(-1)
         self.wrong.add_((guesses != self.data.labels[index]).sum(-1))
         self.position.add_(count)
+
+
+LIKELIEST = 5  # classes that are kept of a prediction; the rest is next to nothing
+
+
+def evidence(networks: nn.Module, data: Samples, training: Training) -> dict[str, Tensor]:
+    """Of each sample, in order and in eval mode, mean over the networks.
+
+    label (n) as observed, confidence (n) in it, likeliest (n, M) classes and their likelihood (n, M).
+    """
+    found: dict[str, list[Tensor]] = {name: [] for name in ("label", "confidence", "likeliest", "likelihood")}
+    with own_stream(data.labels.device):
+        for probs, labels, _ in predictions(networks, data, training):
+            mean = probs.mean(0)  # (B, K)
+            likelihood, likeliest = mean.topk(min(LIKELIEST, mean.shape[1]))
+            found["label"].append(labels.int())
+            found["confidence"].append(mean.gather(1, labels.unsqueeze(1)).squeeze(1))
+            found["likeliest"].append(likeliest.int())
+            found["likelihood"].append(likelihood)
+        return {name: torch.cat(parts).cpu() for name, parts in found.items()}
+
+
+@torch.no_grad()
+def sample_scores(method: Method, predict: Predict) -> dict[str, Tensor]:
+    """By the first network, in the order of the samples: Criteria_OL, and with penalty labels Criteria_PL and ALL.
+
+    The penalty labels are those that the next epoch selects with. λ of Criteria_ALL is the method's own, else 1.
+    """
+    criterion = next((part for part in method.parts() if isinstance(part, CriteriaPL)), None)
+    scores: dict[str, list[Tensor]] = {}
+    for probs, labels, _ in predict():
+        for name, values in batch_scores(probs, labels.long(), criterion).items():
+            scores.setdefault(name, []).append(values[0].float())
+    return {name: torch.cat(parts) for name, parts in scores.items()}
+
+
+def batch_scores(probs: Tensor, labels: Tensor, criterion: CriteriaPL | None) -> dict[str, Tensor]:
+    """(N, B, K), (B) -> (N, B) per criterion."""
+    observed = observed_confidence(probs, labels)
+    if criterion is None:
+        return {"ol": observed}
+    penalty = penalty_confidence(probs, criterion.penalty_of(labels))
+    return {"ol": observed, "pl": penalty, "all": observed - getattr(criterion, "lam", 1.0) * penalty}

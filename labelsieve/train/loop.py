@@ -1,9 +1,13 @@
-"""fit: train networks by a method, round by round and epoch by epoch, and resume exactly where a run was cut."""
+"""SIGINT and SIGTERM only raise a flag; training looks at it between two steps."""
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -11,18 +15,93 @@ from torch import Tensor, nn
 
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict
-from labelsieve.errors import Diverged
-from labelsieve.randomness import derive, generator
+from labelsieve.errors import Diverged, Stopped
+from labelsieve.runtime import derive, generator
 from labelsieve.train.augment import Augment
-from labelsieve.train.checkpoint import Checkpoints, prefixed, under
+from labelsieve.train.checkpoint import Checkpoints, Record, Row, prefixed, under
+from labelsieve.train.counters import Meters, Reading, Tally
 from labelsieve.train.evaluate import ErrorRates, predictions
 from labelsieve.train.graph import Recorder, own_stream
-from labelsieve.train.learner import Learner
-from labelsieve.train.meters import Reading
-from labelsieve.train.protocol import Samples, Training
-from labelsieve.train.record import Record, Row
-from labelsieve.train.signals import StopFlag
-from labelsieve.train.steps import Steps
+from labelsieve.train.settings import Samples, Training
+from labelsieve.train.step import Learner
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopFlag:
+    """While it is entered, a signal asks for a stop instead of causing one. A second SIGINT stops at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "StopFlag":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def check(self, where: str) -> None:
+        """Raise Stopped if a signal came."""
+        if self.received is not None:
+            name = "Ctrl-C" if self.received == signal.SIGINT else signal.Signals(self.received).name
+            raise Stopped(f"stopped by {name} {where}; the same command goes on from there", self.received)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise KeyboardInterrupt
+        self.received = number
+
+
+class Steps:
+    """Takes batches in a given order, learns from them and counts; the device itself knows how far it is."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        data: Samples,
+        recorder: Recorder,
+        augment: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        self.learner = learner
+        self.data = data
+        self.recorder = recorder
+        self.augment = augment
+        device = data.labels.device
+        self.meters = Meters(learner.method.networks, data.num_classes, device)
+        self.tally = Tally(learner.method, len(data), device)
+        self.order = torch.empty(len(data) + learner.training.batch, dtype=torch.int64, device=device)
+        self.position = torch.zeros((), dtype=torch.int64, device=device)
+
+    def epoch(self, order: Tensor, size: int) -> Iterator[Callable[[], None]]:
+        """The steps of an epoch, to be done one after the other."""
+        self.order[: len(order)].copy_(order)
+        self.position.zero_()
+        self.meters.reset()
+        for count in self.data.staged(order, size):
+            kept = self.learner.kept(count)  # another number is another shape
+            yield partial(self.recorder.run, ("step", count, kept), partial(self.step, count))
+
+    def step(self, count: int) -> None:
+        """Learn from the next `count` samples."""
+        index = self.order[self.position + torch.arange(count, device=self.order.device)]
+        labels = self.data.labels[index]
+        inputs = self.data.inputs(index)
+        if self.augment is not None:
+            inputs = self.augment(inputs, index)
+        outcome = self.learner.step(inputs, labels, index)
+        self.meters.add(outcome, labels, None if self.data.clean is None else self.data.clean[index])
+        self.tally.add(outcome.step, outcome.finite, labels, index)
+        self.position.add_(count)
+
+    def read(self) -> Reading:
+        """The epoch in numbers: the one time that the host waits for the device."""
+        return self.meters.read(clean_known=self.data.clean is not None)
+
 
 MakeNetworks = Callable[[int], nn.Module]  # of a round; one child per network of the method, logits (N, B, K)
 AtEpochEnd = Callable[[int, Predict], None]  # told the epoch, counted from 1, and how to predict the training set

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve import Problem, make
-from labelsieve.core.align import MEMORY, Align, aligned
 from labelsieve.core.criteria import CriteriaOL
-from labelsieve.core.select import Select
+from labelsieve.core.select import MEMORY, Align, Select, aligned
 
 
 def seen(align, probs, labels, valid=None):

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from labelsieve.core.agreement import CriteriaJoint, JointLoss
-from labelsieve.core.confidence import ConfidenceRegularized
-from labelsieve.core.early_learning import EarlyLearning
-from labelsieve.core.forward_correction import ForwardCorrection, transition_from_stack, transition_of_sure_samples
 from labelsieve.core.losses import Determinant, GeneralizedCrossEntropy, SymmetricCrossEntropy
 from labelsieve.core.regularizers import VirtualAdversarial, unit
-from labelsieve.core.sparse_noise import SparseNoise
+from labelsieve.methods.cores import ConfidenceRegularized
+from labelsieve.methods.elr import EarlyLearning
+from labelsieve.methods.f_correction import ForwardCorrection, transition_from_stack, transition_of_sure_samples
+from labelsieve.methods.jocor import CriteriaJoint, JointLoss
+from labelsieve.methods.sop import SparseNoise
 
 INDEX = torch.arange(12)
 

@@ -15,9 +15,8 @@ from torch import nn
 
 from labelsieve.errors import InputError
 from labelsieve.models import MODELS, make_model, suitable
-from labelsieve.models.dropout import Dropout
-from labelsieve.models.imported import imported
-from labelsieve.models.pretrained import load_weights
+from labelsieve.models.load import imported, load_weights
+from labelsieve.models.networks import Dropout
 
 IMAGE = (3, 32, 32)
 NEW = ["resnet-18", "resnet-34", "resnet-50", "resnet-50-original", "preact-resnet-18", "vgg-19", "mlp"]

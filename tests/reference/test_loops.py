@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labelsieve import Problem, make
-from labelsieve.randomness import derive
+from labelsieve.runtime import derive
 
 CLASSES, SAMPLES, BATCH = 5, 40, 10
 
@@ -147,7 +147,7 @@ def test_selfie(name):
 
 def test_selfie_certainty_as_the_paper_counts_it():
     """q = 15, one deviation: .1064 for 10 classes, .0462 for 200. q = 25: .0729, .0365, .0317 for 10, 100, 200."""
-    from labelsieve.core.refurbish import normalised_entropy
+    from labelsieve.methods.selfie import normalised_entropy
 
     def deviating(length, classes):
         history = torch.full((1, length), 3, dtype=torch.int16)
@@ -209,7 +209,7 @@ def test_active_bias():
 
 def test_active_bias_by_hand():
     """History (.1, .5, .9, .4): variance .081875, weight .290016 + .2 before scaling."""
-    from labelsieve.core.active_bias import ActiveBias
+    from labelsieve.methods.active_bias import ActiveBias
 
     part = ActiveBias(2)
     for p in (0.1, 0.5, 0.9, 0.4):

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from labelsieve import METHODS, Problem, make
-from labelsieve.data.resident import standardise
+from labelsieve.data.sets import standardise
 from labelsieve.errors import Diverged, Stopped
 from labelsieve.models import DenseNet
 from labelsieve.models.networks import make_networks
-from labelsieve.randomness import derive, generator
+from labelsieve.runtime import derive, generator
 from labelsieve.train import Checkpoints, Record, Training, fit
-from labelsieve.train.learner import Learner
 from labelsieve.train.loop import independent_batches
+from labelsieve.train.step import Learner
 from tests.conftest import blobs
 
 TRAINING = Training(epochs=6, batch=32, lr=0.05, seed=3)

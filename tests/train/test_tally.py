@@ -8,8 +8,8 @@ from labelsieve import Problem, make
 from labelsieve.core.method import Decision, Step
 from labelsieve.models.networks import make_networks
 from labelsieve.train import Training, fit
-from labelsieve.train.evidence import evidence
-from labelsieve.train.tally import Tally
+from labelsieve.train.counters import Tally
+from labelsieve.train.evaluate import evidence
 from tests.contract.methods import COMBINATIONS, batch, ready
 from tests.train.test_fit import densenet
 

@@ -1,6 +1,6 @@
 """Labelled data, wherever it comes from."""
 
-from labelsieve.data.load import DATASETS, Reading, Sets, Trainable, load_data
+from labelsieve.data.load import DATASETS, Reading, Sets, Trainable, load_data, source_fingerprint
 from labelsieve.data.sets import Labelled
 
-__all__ = ["DATASETS", "Labelled", "Reading", "Sets", "Trainable", "load_data"]
+__all__ = ["DATASETS", "Labelled", "Reading", "Sets", "Trainable", "load_data", "source_fingerprint"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from labelsieve.data.images import DECODER, BadImage, Chosen, Files, Frame, Pictures, Reader, decode_into
+from labelsieve.data.images import DECODER, BadImage, Chosen, Files, Frame, Pictures, Reader, decode_into, written
 from labelsieve.errors import InputError, ResourceError
 
 Array = np.ndarray[Any, Any]
@@ -152,10 +152,9 @@ def _stamp(read: Reader, index: int) -> str:
     if not isinstance(read, Files):
         return str(read.stamp(index)) if hasattr(read, "stamp") else ""
     try:
-        found = (read.root / read.paths[index]).stat()
+        return written(read.root / read.paths[index])
     except OSError:
         return ""  # whoever decodes it says so
-    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def _room_for(path: Path, size: int) -> None:

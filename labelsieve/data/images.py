@@ -252,6 +252,12 @@ class Files:
         return (self.root / self.paths[index]).read_bytes()
 
 
+def written(file: Path) -> str:
+    """Return the size and modification time of a file, which change when it is written again."""
+    found = file.stat()
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
 @dataclass(frozen=True)
 class Chosen:
     """A reader of some samples of another."""

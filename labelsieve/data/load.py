@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import unicodedata
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +16,16 @@ from torch import Tensor
 from labelsieve.data.arrays import labelled, npz_keys, read_npz, read_npz_features
 from labelsieve.data.cache import open_cache
 from labelsieve.data.columns import Features
-from labelsieve.data.images import Array, Bad, BadImage, Chosen, Files, Frame, Pictures, Reader, frame_of
+from labelsieve.data.folder import entries
+from labelsieve.data.images import Array, Bad, BadImage, Chosen, Files, Frame, Pictures, Reader, frame_of, written
+from labelsieve.data.parquet import is_saved_dataset
 from labelsieve.data.published import PUBLISHED, where
 from labelsieve.data.sets import Labelled, Streamed, usual_workers
 from labelsieve.errors import InputError
 from labelsieve.runtime import generator
 
 TINY, FOLDER = "Tiny-ImageNet", "a folder of images"
+TEXT_TABLES, PARQUET_TABLES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 KINDS = "a folder of images, a .csv, .tsv, .parquet or .npz file, CIFAR as published"
 LARGEST_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
 CLOSE = 0.7  # of 1, how alike a misspelt name must be to one that is there
@@ -241,11 +244,88 @@ def with_test_set(sets: Sets, share: float, seed: int, source: str) -> Sets:
     return sets._replace(train=sets.train.at(kept), test=sets.train.at(drawn))
 
 
+def source_fingerprint(source: str, reading: Reading) -> str | None:
+    """Return a digest that identifies the raw data of `source` without decoding an image.
+
+    It covers the name, size and modification time of every file, and what a table lists: samples, labels, classes and
+    splits. Touching a file changes it, so that an equal digest means equal data, but not the reverse.
+
+    Returns:
+        None where a file cannot be examined, or where images lie in files that only the cells of a table name.
+    """
+    digest = hashlib.sha256()
+    try:
+        for fact in source_facts(source, reading):
+            digest.update(f"{fact}\n".encode("utf-8", "surrogateescape"))
+    except (OSError, Unidentified):
+        return None
+    return digest.hexdigest()[:16]
+
+
+class Unidentified(Exception):
+    """The files that hold the images are not known before they are read."""
+
+
+def source_facts(source: str, reading: Reading) -> Iterator[str]:
+    """Yield what `source_fingerprint` covers, line by line."""
+    if source in DATASETS:
+        yield f"{source} {DIGEST}"
+        return
+    path = located(source)
+    table = path.suffix.lower() in (*TEXT_TABLES, *PARQUET_TABLES)
+    if path.is_dir():
+        yield from folder_facts(path)
+        table = holds_tables(path)
+    elif path.is_file():
+        yield f"{path.name} {written(path)}"
+    if table or not path.exists():
+        yield f"{reading.label} {reading.image}"
+        yield from listed_facts(find(source, reading))
+
+
+def holds_tables(path: Path) -> bool:
+    """Return whether a folder holds Parquet or Arrow files, which can name images anywhere."""
+    return is_saved_dataset(path) or any(path.glob("*.parquet"))
+
+
+def folder_facts(root: Path, below: str = "") -> Iterator[str]:
+    """Yield the name, size and modification time of every file below a folder, in the order of their names."""
+    for entry in sorted(entries(root, below), key=lambda entry: entry.name):
+        name = f"{below}/{entry.name}" if below else entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield name
+            yield from folder_facts(root, name)
+        else:
+            found = entry.stat()
+            link = Path(entry.path).readlink() if entry.is_symlink() else ""
+            yield f"{name}\0{link}\0{found.st_size} {found.st_mtime_ns}"
+
+
+def listed_facts(found: Found) -> Iterator[str]:
+    """Yield what a table lists, and the size and modification time of every image file that it names."""
+    yield f"{found.kind} {list(found.bad)}"
+    for name, split in found.splits().items():
+        yield f"{name} {len(split)} {split.classes}"
+        yield f"{split.labels.tolist()} {split.clean if split.clean is None else split.clean.tolist()}"
+        if not isinstance(split, Pictures):
+            continue
+        read = whole_reader(split.read)
+        if not isinstance(read, Files) and not read.complete():  # type: ignore[attr-defined]
+            raise Unidentified
+        if isinstance(read, Files):
+            yield from (f"{path}\0{written(read.root / path)}" for path in split.names)
+
+
+def located(source: str) -> Path:
+    """Return the path of a file, a folder or a published dataset."""
+    return where(source) if source in PUBLISHED and not Path(source).exists() else Path(source)
+
+
 def find(source: str, reading: Reading) -> Found:
     """What there is, without decoding any image."""
     if source in DATASETS:
         return Found("embedded images", *DATASETS[source]())
-    path = where(source) if source in PUBLISHED and not Path(source).exists() else Path(source)
+    path = located(source)
     if path.is_dir():
         return find_folder(path, reading)
     if path.is_file():
@@ -291,9 +371,9 @@ def find_file(path: Path, reading: Reading) -> Found:
         if "features" in npz_keys(path):
             return Found("arrays of numbers", *read_npz_features(path))
         return Found("arrays", *read_npz(path))
-    if suffix in (".csv", ".tsv", ".txt"):
+    if suffix in TEXT_TABLES:
         return Found("a table", *read_table(path, label=reading.label, image=reading.image))
-    if suffix in (".parquet", ".pq"):
+    if suffix in PARQUET_TABLES:
         return Found("a Parquet table", *read_parquet(path, label=reading.label, image=reading.image))
     if is_cifar(path):
         return Found(*read_described(path))
@@ -303,7 +383,7 @@ def find_file(path: Path, reading: Reading) -> Found:
 def find_folder(path: Path, reading: Reading) -> Found:
     from labelsieve.data.cifar import is_cifar, read_described
     from labelsieve.data.folder import read_folder
-    from labelsieve.data.parquet import is_saved_dataset, read_parquet, read_saved_dataset
+    from labelsieve.data.parquet import read_parquet, read_saved_dataset
     from labelsieve.data.published import TINY_FRAME as TINY_FRAME
     from labelsieve.data.published import (
         is_animal10n,

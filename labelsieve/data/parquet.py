@@ -19,7 +19,7 @@ import numpy as np
 
 from labelsieve.data.classes import shown
 from labelsieve.data.columns import SPLITS, Roles, Rows, Table, feature_tensor, roles_of, rows_of
-from labelsieve.data.images import Files, Reader
+from labelsieve.data.images import Files, Reader, written
 from labelsieve.data.table import path_faults
 from labelsieve.errors import InputError
 
@@ -81,6 +81,10 @@ class Cells:
         """What changes when the file of this row is written again."""
         return str(self.load.stamp(bisect_right(self.starts, index) - 1))  # type: ignore[attr-defined]
 
+    def complete(self) -> bool:
+        """Return whether every cell is known to hold an image, not the path of one."""
+        return bool(self.load.complete())  # type: ignore[attr-defined]
+
     def _piece(self, piece: int) -> Arrow:
         with self.lock:
             if piece not in self.kept:
@@ -112,6 +116,18 @@ class RowGroups:
     def stamp(self, piece: int) -> str:
         return written(self.files[self.groups[piece][0]])
 
+    def complete(self) -> bool:
+        """Return whether the statistics of the files show that no bytes are missing."""
+        for file in self.files:
+            found = pyarrow("parquet").ParquetFile(file).metadata
+            for group in range(found.num_row_groups):
+                for chunk in map(found.row_group(group).column, range(found.num_columns)):
+                    if chunk.path_in_schema in (self.column, f"{self.column}.bytes"):
+                        known = chunk.statistics
+                        if known is None or not known.has_null_count or known.null_count:
+                            return False
+        return True
+
     def __reduce__(self) -> tuple[Any, ...]:
         return RowGroups, (self.files, self.column, self.groups)
 
@@ -128,12 +144,6 @@ def cell_bytes(cell: Any, folder: Path) -> bytes:
     if not whole.is_file() or not whole.is_relative_to(folder.resolve()):
         raise OSError("the cell names no file beside the table")
     return whole.read_bytes()
-
-
-def written(file: Path) -> str:
-    """Size and time of a file."""
-    found = file.stat()
-    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def pyarrow(part: str = "") -> Any:

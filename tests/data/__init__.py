@@ -1,0 +1,1 @@
+"""Tests of labelsieve/data: reading labelled data from files and folders."""

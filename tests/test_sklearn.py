@@ -380,4 +380,4 @@ def test_the_example_of_the_docs_runs():
 def test_the_figures_of_the_docs_come_from_the_record():
     record = json.loads((ROOT / "benchmarks" / "results" / "sklearn_digits.json").read_text())
     assert table(record["rows"]) in DOCS
-    assert f"test errors reach {guards(record['guards'])} them" in " ".join(DOCS.split())
+    assert f"test errors range {guards(record['guards'])} them" in " ".join(DOCS.split())

@@ -30,10 +30,10 @@ from labelsieve.data import Labelled, load_data
 from labelsieve.errors import InputError, nearest
 from labelsieve.files import refuse_no_folder, refuse_others
 from labelsieve.methods import METHODS, Problem, make
-from labelsieve.models import make_model, suitable
-from labelsieve.models.networks import make_networks, put_on
+from labelsieve.models import default_model, make_model
+from labelsieve.models.networks import make_networks, move_to_device
 from labelsieve.noise import corrupt, pair
-from labelsieve.runs.spec import SETTINGS
+from labelsieve.runs.spec import DATASET_SETTINGS
 from labelsieve.runtime import best_device, best_precision, device_name, usable_device
 from labelsieve.train import Training, fit
 from labelsieve.train.graph import Recorder, own_stream
@@ -291,7 +291,7 @@ class Bench:
         method = make("mentornet-prop", Problem(classes, RATE, 0, len(train)))
         training = Training(epochs=epochs + 1, batch=self.batch, seed=seed, **settings)
         result = fit(
-            lambda _: put_on(make_networks(partial(self.network, fused), 1, seed), self.device, training.precision),
+            lambda _: move_to_device(make_networks(partial(self.network, fused), 1, seed), self.device, training.precision),
             method,
             noisy,
             test,
@@ -315,7 +315,7 @@ class Bench:
             labels = torch.randint(classes, (len(train),), generator=random).to(self.device)
             train = Labelled(train.images, labels, [str(k) for k in range(classes)])
         networks = make_networks(partial(self.network, True, classes), method.networks, 0)
-        networks = put_on(networks, self.device, settings.get("precision", "fp32"))
+        networks = move_to_device(networks, self.device, settings.get("precision", "fp32"))
         random = torch.Generator(self.device)
         lend_generator(networks, random)
         lend_generator(method, random)
@@ -434,7 +434,7 @@ def opened(data: str, model: str | None, batch: int, device: torch.device) -> Be
         raise InputError(f"the bench needs a training and a test set that fit into memory; {data} has none")
     if len(train) < batch:
         raise InputError(f"a batch of {batch} is more than the {len(train):,} samples of {data}; lower --batch")
-    model = model or SETTINGS.get(data, {}).get("model") or suitable(train.shape, device)
+    model = model or DATASET_SETTINGS.get(data, {}).get("model") or default_model(train.shape, device)
     return Bench(train, test, model, batch, device)
 
 

@@ -15,9 +15,9 @@ from labelsieve.data import Labelled, Trainable
 from labelsieve.data.arrays import Array, image_tensor
 from labelsieve.data.sets import seen_by_network
 from labelsieve.errors import InputError
-from labelsieve.files import delivered
 from labelsieve.models import make_model
-from labelsieve.models.networks import spare
+from labelsieve.models.networks import make_placeholder
+from labelsieve.runs.read import delivered_folder
 from labelsieve.runtime import at_a_time, usable_device
 
 
@@ -120,7 +120,7 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> Pred
     """
     path = Path(run)
     if path.is_dir():
-        path = delivered(path) / "model.safetensors"
+        path = delivered_folder(path) / "model.safetensors"
     if not path.exists():
         raise InputError(f"no model at {path}: give the folder of a finished run")
     try:
@@ -132,7 +132,7 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> Pred
             raise InputError(
                 f"{path} has a network of one's own: say --model {own} (in Python, model={own!r}) to run it"
             )
-        network = spare(partial(make_model, about["model"], tuple(about["shape"]), len(about["classes"])))
+        network = make_placeholder(partial(make_model, about["model"], tuple(about["shape"]), len(about["classes"])))
         network.load_state_dict(weights)
     except InputError:
         raise

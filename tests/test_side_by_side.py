@@ -126,7 +126,7 @@ def test_weights_do_not_depend_on_what_other_threads_draw():
 
 def test_a_spare_network_leaves_those_that_are_being_made_alone():
     from labelsieve.models import make_model
-    from labelsieve.models.networks import make_networks, spare
+    from labelsieve.models.networks import make_networks, make_placeholder
 
     def make():
         return make_model("small", (1, 8, 8), 4)
@@ -136,7 +136,7 @@ def test_a_spare_network_leaves_those_that_are_being_made_alone():
 
     def disturb():
         while not ended.is_set():
-            spare(make)
+            make_placeholder(make)
 
     thread = threading.Thread(target=disturb)
     thread.start()

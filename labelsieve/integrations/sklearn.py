@@ -28,8 +28,8 @@ from labelsieve.data.sets import Labelled
 from labelsieve.errors import Diverged, InputError
 from labelsieve.integrations.common import refuse_long_warmup
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
-from labelsieve.models import Maker, make_model, suitable
-from labelsieve.models.networks import Networks, first_of, make_networks, put_on, spare
+from labelsieve.models import ModelFactory, make_model, default_model
+from labelsieve.models.networks import Networks, first_network_weights, make_networks, move_to_device, make_placeholder
 from labelsieve.runtime import at_a_time, best_device, usable_device
 from labelsieve.train import Result, Training, fit
 from labelsieve.train.loop import StopFlag
@@ -111,7 +111,7 @@ def refuse_small_classes(numbers: Array, folds: int) -> None:
 def refuse_network(make_one: Callable[[], nn.Module], train: Labelled) -> None:
     """Try the network on one sample, so that none fails after it was trained."""
     first = train.at(torch.zeros(1, dtype=torch.int64))
-    network = spare(make_one)
+    network = make_placeholder(make_one)
     if not isinstance(network, nn.Module):
         raise InputError(f"model must give an nn.Module, it gave {network!r}")
     try:
@@ -147,7 +147,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         method: str = "mentornet-prop",
         noise_rate: float | str = "auto",
-        model: str | Maker = "auto",
+        model: str | ModelFactory = "auto",
         epochs: int = 60,
         warmup: int | None = None,
         batch_size: int = 64,
@@ -252,13 +252,13 @@ class Trainer:
             )
         except Diverged as error:
             raise Diverged(str(error).replace("--lr", "lr")) from error
-        network = spare(self.make_one)
-        network.load_state_dict(first_of(result.chosen.networks))
+        network = make_placeholder(self.make_one)
+        network.load_state_dict(first_network_weights(result.chosen.networks))
         return network.eval(), result
 
     def _networks(self, count: int, number: int) -> Networks:
         networks = make_networks(self.make_one, count, self.training.seed, number)
-        return put_on(networks, self.device, self.training.precision)
+        return move_to_device(networks, self.device, self.training.precision)
 
 
 def scaler_of(X: Array) -> StandardScaler:
@@ -294,7 +294,7 @@ def labelled(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Labelle
 def trainer_of(settings: SieveClassifier, train: Labelled) -> Trainer:
     """The trainer for these settings; refuses a network that does not fit the samples."""
     device = device_of(settings.device)
-    name = suitable(train.shape, device) if settings.model == "auto" else settings.model
+    name = default_model(train.shape, device) if settings.model == "auto" else settings.model
     maker = partial(make_model, name) if isinstance(name, str) else name
     make_one = partial(maker, train.shape, train.num_classes)
     refuse_network(make_one, train)

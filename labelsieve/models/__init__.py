@@ -1,6 +1,20 @@
-"""Networks by name, made for the shape of the data."""
+"""Neural networks, by name or from user code.
 
-import math
+Modules:
+
+* ``densenet``: DenseNet(L=25, k=12), the network of the paper's benchmarks.
+* ``fused``: the same DenseNet in fused Triton kernels, used on a GPU with bf16.
+* ``resnet``: ResNet-18, -34 and -50, and the pre-activation ResNet-18.
+* ``vgg``: VGG-19 with batch normalisation.
+* ``small``: two small networks for images and a multilayer perceptron for tables.
+* ``networks``: several networks as one module, and dropout with its own generator.
+* ``load``: pretrained weights, networks from user code and networks from timm.
+
+To add a network for images, write a file with a function or class that takes ``channels, height, width, num_classes``
+and returns an ``nn.Module`` with logits (B, K), and add one line to ``IMAGE_MODELS``. A network for tables takes
+``shape, num_classes`` and is added to ``MODELS``.
+"""
+
 from collections.abc import Callable
 from functools import partial
 
@@ -8,45 +22,13 @@ import torch
 from torch import nn
 
 from labelsieve.errors import InputError, nearest
-from labelsieve.models.densenet import DenseNet
-from labelsieve.models.load import imported
-from labelsieve.models.resnet import PreActResNet18, ResNet
-from labelsieve.models.small import MLP, CompactNet, SmallNet
+from labelsieve.models.densenet import DenseNet, densenet_25_12
+from labelsieve.models.load import ModelFactory, Shape, import_model
+from labelsieve.models.resnet import PreActResNet18, resnet
+from labelsieve.models.small import CompactNet, SmallNet, mlp
 from labelsieve.models.vgg import VGG19
 
-Shape = tuple[int, ...]  # (channels, height, width) of an image, (features,) of a row of a table
-Maker = Callable[[Shape, int], nn.Module]
-LARGEST_SMALL_SIDE = 64  # pixels; above it, a network that begins by quartering the side
-
-
-def densenet_25_12(channels: int, height: int, width: int, num_classes: int) -> nn.Module:
-    """DenseNet(L=25, k=12) with dropout 0.2: the paper's network."""
-    return DenseNet(channels, num_classes, depth=25, growth=12, dropout=0.2)
-
-
-def resnet(
-    depth: int, channels: int, height: int, width: int, num_classes: int, *, original: bool = False
-) -> nn.Module:
-    """ResNet of 18, 34 or 50 layers, for images of about 224 pixels a side and for torchvision's weights."""
-    return ResNet(channels, num_classes, depth=depth, original=original)
-
-
-def preact_resnet_18(channels: int, height: int, width: int, num_classes: int) -> nn.Module:
-    """Pre-activation ResNet-18 for images of about 32 pixels a side."""
-    return PreActResNet18(channels, num_classes)
-
-
-def for_images(name: str, make: Callable[[int, int, int, int], nn.Module], shape: Shape, num_classes: int) -> nn.Module:
-    """A network for images, which refuses the rows of a table."""
-    if len(shape) != 3:
-        raise InputError(f"{name} needs images; for a table use mlp")
-    return make(*shape, num_classes)
-
-
-def mlp(shape: Shape, num_classes: int) -> nn.Module:
-    """Two hidden layers of 256, for tables."""
-    return MLP(math.prod(shape), num_classes)
-
+LARGEST_SMALL_SIDE = 64  # pixels; larger images need a network that first reduces the side to a quarter
 
 IMAGE_MODELS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
     "densenet-25-12": densenet_25_12,
@@ -56,24 +38,28 @@ IMAGE_MODELS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
     "resnet-34": partial(resnet, 34),
     "resnet-50": partial(resnet, 50),
     "resnet-50-original": partial(resnet, 50, original=True),
-    "preact-resnet-18": preact_resnet_18,
+    "preact-resnet-18": PreActResNet18,
     "vgg-19": VGG19,
 }
-MODELS: dict[str, Maker] = {name: partial(for_images, name, make) for name, make in IMAGE_MODELS.items()}
-MODELS["mlp"] = mlp
 
 
 def make_model(name: str, shape: Shape, num_classes: int) -> nn.Module:
-    """A freshly initialised network: one of MODELS, a person's own package.module:factory, or timm:NAME."""
+    """Return a newly initialised network.
+
+    Args:
+        name: a key of ``MODELS``, ``package.module:factory`` for a network from user code, or ``timm:NAME``.
+        shape: the shape of one sample: (channels, height, width) of an image or (columns,) of a table row.
+        num_classes: the number of logits.
+    """
     if ":" in name:
-        return imported(name)(shape, num_classes)
+        return import_model(name)(shape, num_classes)
     if name not in MODELS:
         raise InputError(f"unknown model {name!r}: {nearest(name, MODELS)}")
     return MODELS[name](shape, num_classes)
 
 
-def suitable(shape: Shape, device: torch.device) -> str:
-    """The name of a network that suits such samples on such a device."""
+def default_model(shape: Shape, device: torch.device) -> str:
+    """Return the name of the network used for samples of this shape when none is requested."""
     if len(shape) != 3:
         return "mlp"
     if device.type == "cpu":
@@ -81,10 +67,24 @@ def suitable(shape: Shape, device: torch.device) -> str:
     return "densenet-25-12" if max(shape[1:]) <= LARGEST_SMALL_SIDE else "resnet-18"
 
 
-def candidates(shape: Shape, device: torch.device) -> tuple[str, ...]:
-    """The names of networks one of which suits such samples; which one, only training tells."""
-    coloured = len(shape) == 3 and shape[0] == 3
-    return ("small", "compact") if coloured and device.type == "cpu" else (suitable(shape, device),)
+def candidate_models(shape: Shape, device: torch.device) -> tuple[str, ...]:
+    """Return the names of the networks that an automatic training compares for samples of this shape."""
+    is_colour = len(shape) == 3 and shape[0] == 3
+    return ("small", "compact") if is_colour and device.type == "cpu" else (default_model(shape, device),)
 
 
-__all__ = ["MODELS", "DenseNet", "SmallNet", "candidates", "make_model", "suitable"]
+def make_image_model(
+    name: str, factory: Callable[[int, int, int, int], nn.Module], shape: Shape, num_classes: int
+) -> nn.Module:
+    """Return a network for images, or raise InputError if the samples are table rows."""
+    if len(shape) != 3:
+        raise InputError(f"{name} needs images; for a table use mlp")
+    return factory(*shape, num_classes)
+
+
+MODELS: dict[str, ModelFactory] = {
+    **{name: partial(make_image_model, name, factory) for name, factory in IMAGE_MODELS.items()},
+    "mlp": mlp,
+}
+
+__all__ = ["MODELS", "DenseNet", "ModelFactory", "SmallNet", "candidate_models", "default_model", "make_model"]

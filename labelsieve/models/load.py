@@ -1,4 +1,8 @@
-"""Weights from a local file: .safetensors, .npz, or .pth and .pt of tensors alone. Nothing in a file is executed."""
+"""Pretrained weights from files, and networks from user code or timm.
+
+``load_weights`` reads .safetensors, .npz, and .pth or .pt files that hold only tensors; nothing in a file is executed.
+``import_model`` finds the factory named by ``package.module:factory`` or ``timm:NAME``.
+"""
 
 import difflib
 import importlib
@@ -19,82 +23,90 @@ from torch import Tensor, nn
 from labelsieve.errors import InputError, nearest
 from labelsieve.models.networks import Dropout
 
-KINDS = ".safetensors, .npz, .pth or .pt"
-NESTED = ("state_dict", "model")  # where training scripts put the weights
-PREFIX = "module."  # that nn.DataParallel puts before every name
-HEADS = ("fc", "classifier")
-COUNTER = "num_batches_tracked"  # of batch-norm; files from before torch 0.4.1 go without
+Shape = tuple[int, ...]  # of one sample: (channels, height, width) of an image, (columns,) of a table row
+ModelFactory = Callable[[Shape, int], nn.Module]  # (shape, num_classes) -> network
+
+WEIGHT_FILES = ".safetensors, .npz, .pth or .pt"
+NESTED_KEYS = ("state_dict", "model")  # keys under which training scripts store the weights
+PARALLEL_PREFIX = "module."  # added to every name by nn.DataParallel
+CLASSIFIER_NAMES = ("fc", "classifier")
+BATCH_COUNTER = "num_batches_tracked"  # of batch-norm; missing in files written before torch 0.4.1
+FACTORY_CALLS = "factory(shape, num_classes), factory(num_classes) or factory()"
+
+
+# ---- pretrained weights --------------------------------------------------------------------------------------------
 
 
 def load_weights(network: nn.Module, path: Path) -> list[str]:
-    """Gives a network the weights of a file, and names the tensors that keep their first values.
+    """Load the weights of a file into a network and return the names of the tensors that keep their initial values.
 
-    These are the classifier's, where the file's has another number of classes or is not there. Whatever else is
-    missing, unexpected, of another shape or not finite is refused, and then the network is as it was.
+    Only the last linear layer may keep its initial values: when the file lacks it or has it for another number of
+    classes. Any other tensor that is missing, unexpected, of another shape or not finite raises InputError and leaves
+    the network unchanged.
     """
     own, found = network.state_dict(), read_weights(path)
-    kept = other_head(head(network), own, found)
-    problems = list(misfits(own, found, kept))
+    kept = mismatched_classifier(classifier_name(network), own, found)
+    problems = list(mismatches(own, found, kept))
     if problems:
         more = f" (and {len(problems) - 1:,} more tensors do not fit)" if len(problems) > 1 else ""
-        raise InputError(f"{path} does not fit the network: {problems[0]}{more}; give weights of the same network")
-    chosen = {name: tensor.to(own[name].dtype) for name, tensor in found.items() if name not in kept}
-    for name, tensor in chosen.items():
+        raise InputError(f"{path} does not fit the network: {problems[0]}{more}; use weights of the same network")
+    loaded = {name: tensor.to(own[name].dtype) for name, tensor in found.items() if name not in kept}
+    for name, tensor in loaded.items():
         if not tensor.isfinite().all():
-            raise InputError(f"{path}: {name} has values that are not finite; give weights of a finished training")
-    network.load_state_dict(chosen, strict=False)
+            raise InputError(f"{path}: {name} contains values that are not finite; use weights of a finished training")
+    network.load_state_dict(loaded, strict=False)
     return kept
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file by name, without what training scripts put around them."""
+    """Return all tensors of a weight file by name."""
     if not path.is_file():
-        raise InputError(f"no weights at {path}: give a {KINDS} file")
+        raise InputError(f"weights not found: {path}; pass a {WEIGHT_FILES} file")
     if path.suffix not in READERS:
-        raise InputError(f"{path} is of no kind that is read: weights must be a {KINDS} file")
+        raise InputError(f"{path} has an unsupported format: weights must be a {WEIGHT_FILES} file")
     weights = READERS[path.suffix](path)
-    for key in NESTED:
+    for key in NESTED_KEYS:
         if isinstance(weights, Mapping) and isinstance(weights.get(key), Mapping):
             weights = weights[key]
     if not isinstance(weights, Mapping) or not weights:
-        raise InputError(f"{path} holds no weights by name; save network.state_dict()")
+        raise InputError(f"{path} contains no named weights; save network.state_dict()")
     for name, tensor in weights.items():
-        if not isinstance(name, str) or not is_plain(tensor):
-            raise InputError(f"{path}: {name!r} is no plain tensor; save network.state_dict() alone")
-    wrapped = all(name.startswith(PREFIX) for name in weights)
-    return {name.removeprefix(PREFIX) if wrapped else name: tensor for name, tensor in weights.items()}
+        if not isinstance(name, str) or not is_dense_tensor(tensor):
+            raise InputError(f"{path}: {name!r} is not a dense tensor; save only network.state_dict()")
+    parallel = all(name.startswith(PARALLEL_PREFIX) for name in weights)
+    return {name.removeprefix(PARALLEL_PREFIX) if parallel else name: tensor for name, tensor in weights.items()}
 
 
-def is_plain(value: object) -> bool:
-    """Whether it is a tensor with numbers in it: not sparse, quantised or without storage."""
+def is_dense_tensor(value: object) -> bool:
+    """Return whether the value is a tensor with ordinary storage: not sparse, quantised or on the meta device."""
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized and not value.is_meta
 
 
-def head(network: nn.Module) -> str | None:
-    """The name of the layer that classifies: fc, classifier, or the last linear one."""
+def classifier_name(network: nn.Module) -> str | None:
+    """Return the name of the layer that outputs the logits: fc, classifier, or the last linear layer."""
     linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    return next((name for name in linear if name in HEADS), linear[-1] if linear else None)
+    return next((name for name in linear if name in CLASSIFIER_NAMES), linear[-1] if linear else None)
 
 
-def other_head(layer: str | None, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """The tensors of the layer that classifies, if the file has it for other classes or not at all."""
+def mismatched_classifier(layer: str | None, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """Return the tensors of the classifier if the file lacks it or has it for another number of classes, else []."""
     names = [name for name in own if name in (f"{layer}.weight", f"{layer}.bias")]
     classes = {len(found[name]) if found[name].ndim else 0 for name in names if name in found}
     fits = all(found[name].shape[1:] == own[name].shape[1:] for name in names if name in found)
-    different = not classes or (len(classes) == 1 and fits and classes != {len(own[name]) for name in names})
-    return names if different else []
+    mismatched = not classes or (len(classes) == 1 and fits and classes != {len(own[name]) for name in names})
+    return names if mismatched else []
 
 
-def misfits(own: Mapping[str, Tensor], found: Mapping[str, Tensor], kept: list[str]) -> Iterator[str]:
-    """What is wrong with each tensor that does not fit."""
+def mismatches(own: Mapping[str, Tensor], found: Mapping[str, Tensor], kept: list[str]) -> Iterator[str]:
+    """Yield a description of each tensor that does not fit."""
     for name, tensor in own.items():
         if name in kept:
             continue
         if name not in found:
-            if not name.endswith(COUNTER):
+            if not name.endswith(BATCH_COUNTER):
                 yield f"{name} is not in the file"
         elif found[name].shape != tensor.shape:
-            yield f"{name} is {size(found[name])} in the file and {size(tensor)} in the network"
+            yield f"{name} is {dimensions(found[name])} in the file and {dimensions(tensor)} in the network"
         elif found[name].is_floating_point() != tensor.is_floating_point():
             yield f"{name} is {found[name].dtype} in the file and {tensor.dtype} in the network"
     for name in found:
@@ -102,184 +114,200 @@ def misfits(own: Mapping[str, Tensor], found: Mapping[str, Tensor], kept: list[s
             yield f"{name} is in the file but not in the network"
 
 
-def size(tensor: Tensor) -> str:
-    return " x ".join(map(str, tensor.shape)) or "one number"
+def dimensions(tensor: Tensor) -> str:
+    """Return the shape as text, such as 64 x 3 x 7 x 7."""
+    return " x ".join(map(str, tensor.shape)) or "a scalar"
 
 
 def read_safetensors(path: Path) -> object:
+    """Read a .safetensors file."""
     try:
         return load_file(path)
-    except Exception as error:  # a damaged file fails in any of the reader's ways
-        raise InputError(f"cannot read {path}: {reason(error)}; save it again or download it again") from error
+    except Exception as error:  # the reader raises many kinds of errors for damaged files
+        reason = first_line(error) or type(error).__name__
+        raise InputError(f"cannot read {path}: {reason}; save or download the file again") from error
 
 
 def read_npz(path: Path) -> object:
+    """Read a .npz file of arrays."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except Exception as error:  # a damaged file fails in any of the reader's ways
-        raise InputError(f"cannot read {path}: {reason(error)}; a .npz file of plain arrays is needed") from error
+    except Exception as error:  # the reader raises many kinds of errors for damaged files
+        reason = "it contains pickled objects" if "pickle" in str(error) else first_line(error) or type(error).__name__
+        raise InputError(f"cannot read {path}: {reason}; a .npz file with only arrays is needed") from error
 
 
-def read_pickle(path: Path) -> object:
-    """torch.load that builds tensors, numbers, texts, lists and dicts, and refuses a file that asks for more."""
+def read_torch_file(path: Path) -> object:
+    """Read a file of torch.save that contains only tensors, numbers, strings, lists and dicts."""
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # a damaged file fails in any of the reader's ways
+    except Exception as error:  # the reader raises many kinds of errors for damaged files
         raise InputError(
-            f"cannot read {path}: it is damaged, or it holds more than tensors, which is never unpickled; "
-            "save network.state_dict() alone"
+            f"cannot read {path}: it is damaged or contains objects other than tensors, which are never unpickled; "
+            "save only network.state_dict()"
         ) from error
 
 
-READERS = {".safetensors": read_safetensors, ".npz": read_npz, ".pth": read_pickle, ".pt": read_pickle}
+READERS = {
+    ".safetensors": read_safetensors,
+    ".npz": read_npz,
+    ".pth": read_torch_file,
+    ".pt": read_torch_file,
+}
 
 
-def reason(error: Exception) -> str:
-    """The first line of an error."""
-    if "pickle" in str(error):
-        return "it holds no plain arrays"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+# ---- networks from user code ---------------------------------------------------------------------------------------
 
 
-Shape = tuple[int, ...]
-WAYS = "factory(shape, num_classes), factory(num_classes) or factory()"
+def import_model(spec: str) -> ModelFactory:
+    """Return a factory for the network named by package.module:factory or timm:NAME.
 
-
-def imported(spec: str) -> Callable[[Shape, int], nn.Module]:
-    """What makes the network of package.module:factory, or of timm:NAME, and looks at what it gives."""
+    The factory checks the network on one sample and lets its dropout layers draw from the generator of the run.
+    """
     module, _, name = spec.partition(":")
-    build = partial(call_timm, timm(), name) if module == "timm" else partial(call, find(module, name, spec))
+    build = (
+        partial(make_timm_model, import_timm(), name)
+        if module == "timm"
+        else partial(call_factory, find_factory(module, name, spec))
+    )
 
     def make(shape: Shape, num_classes: int) -> nn.Module:
         try:
             network = build(shape, num_classes)
         except InputError as error:
             raise InputError(f"{spec} {error}") from error
-        except Exception as error:  # the person's code may raise anything
-            raise InputError(f"{spec} raised {told(error)}") from error
-        return with_own_dropout(checked(network, shape, num_classes, spec))
+        except Exception as error:  # user code may raise anything
+            raise InputError(f"{spec} raised {describe_error(error)}") from error
+        return replace_dropout(check_network(network, shape, num_classes, spec))
 
     return make
 
 
-def with_own_dropout(network: nn.Module) -> nn.Module:
-    """The same network whose dropout layers draw from the run's generator, so that it can be repeated and resumed."""
+def replace_dropout(network: nn.Module) -> nn.Module:
+    """Replace every nn.Dropout by one that draws from the generator of the run, in place."""
     for name, child in network.named_children():
         if type(child) is nn.Dropout:
             setattr(network, name, Dropout(child.p))
         else:
-            with_own_dropout(child)
+            replace_dropout(child)
     return network
 
 
-def find(module: str, name: str, spec: str) -> Callable[..., Any]:
-    """The factory of that name, from what is installed or from the current folder."""
+def find_factory(module: str, name: str, spec: str) -> Callable[..., Any]:
+    """Return the factory of this name from an installed module or one in the current folder."""
     if not all(part.isidentifier() for part in [*module.split("."), *name.split(".")]):
-        raise InputError(f"{spec!r} is no model: write package.module:factory, {hint(module)}")
+        raise InputError(f"{spec!r} is not a model: write package.module:factory, {suggest_module(module)}")
     try:
-        factory = operator.attrgetter(name)(load(module))
+        factory = operator.attrgetter(name)(import_user_module(module))
     except AttributeError as error:
-        names = [found for found, value in vars(load(module)).items() if callable(value) and found[0] != "_"]
-        raise InputError(f"{module} has no {name!r}: {nearest(name, names) if names else 'it is empty'}") from error
+        public = [key for key, value in vars(import_user_module(module)).items() if callable(value) and key[0] != "_"]
+        suggestion = nearest(name, public) if public else "it is empty"
+        raise InputError(f"{module} has no {name!r}: {suggestion}") from error
     if isinstance(factory, nn.Module) or not callable(factory):
-        what = "a finished network" if isinstance(factory, nn.Module) else f"of type {type(factory).__name__}"
-        raise InputError(f"{spec} is {what}: give the function or class that makes the network")
+        what = "a network instance" if isinstance(factory, nn.Module) else f"of type {type(factory).__name__}"
+        raise InputError(f"{spec} is {what}: name the function or class that creates the network")
     return factory  # type: ignore[no-any-return]
 
 
-def load(module: str) -> ModuleType:
-    """A module by its name. The current folder stays on the path, for what the network imports later."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+def import_user_module(module: str) -> ModuleType:
+    """Import a module by name; the current folder stays on sys.path for later imports of the network."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     importlib.invalidate_caches()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and f"{module}.".startswith(f"{error.name}."):
-            raise InputError(f"there is no module {error.name!r}: {hint(module)}") from error
+            raise InputError(f"there is no module {error.name!r}: {suggest_module(module)}") from error
         raise InputError(f"{module} needs {error.name!r}, which is not installed") from error
-    except (Exception, SystemExit) as error:  # the person's code may raise anything
-        raise InputError(f"importing {module} raised {told(error)}") from error
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        raise InputError(f"importing {module} raised {describe_error(error)}") from error
 
 
-def hint(module: str) -> str:
-    """The module in the current folder, or one below, that is likely meant."""
-    here = Path.cwd()
-    files = [file.relative_to(here).with_suffix("") for file in (*here.glob("*.py"), *here.glob("*/*.py"))]
+def suggest_module(module: str) -> str:
+    """Return a suggestion of the module in or below the current folder whose name is closest."""
+    folder = Path.cwd()
+    files = [file.relative_to(folder).with_suffix("") for file in (*folder.glob("*.py"), *folder.glob("*/*.py"))]
     close = difflib.get_close_matches(module, [".".join(file.parts) for file in files], n=1, cutoff=0.4)
-    return f"did you mean {close[0]}?" if close else f"put its file into {here}, or install it"
+    return f"did you mean {close[0]}?" if close else f"put its file into {folder}, or install it"
 
 
-def call(factory: Callable[..., Any], shape: Shape, num_classes: int) -> object:
-    """Calls it with what its signature asks for: shape and num_classes by name, else by the number of arguments."""
-    if getattr(factory, "__init__", None) is nn.Module.__init__:  # a class without its own takes nothing
+def call_factory(factory: Callable[..., Any], shape: Shape, num_classes: int) -> object:
+    """Call a factory with shape and num_classes by name where it has them, else by position."""
+    if getattr(factory, "__init__", None) is nn.Module.__init__:  # a class without its own __init__ takes no arguments
         return factory()
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # some built-in types have none
+    except (TypeError, ValueError):  # some built-in types have no signature
         return factory(shape, num_classes)
-    known = {"shape": shape, "num_classes": num_classes}
+    values = {"shape": shape, "num_classes": num_classes}
     names = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         names.add("num_classes")
-    named = {name: value for name, value in known.items() if name in names}
-    needed = [parameter.name for parameter in parameters if is_needed(parameter)]
-    if set(needed) <= named.keys():
-        return factory(**named)
-    places = list(known)[-len(needed) :]
-    if len(needed) > 2 or any(name in known and name != place for name, place in zip(needed, places, strict=True)):
-        raise InputError(f"needs {', '.join(needed)}; it is called as {WAYS}")
-    return factory(*(known[place] for place in places))
+    by_name = {name: value for name, value in values.items() if name in names}
+    required = [parameter.name for parameter in parameters if is_required(parameter)]
+    if set(required) <= by_name.keys():
+        return factory(**by_name)
+    positional = list(values)[-len(required) :]
+    if len(required) > 2 or any(
+        name in values and name != expected for name, expected in zip(required, positional, strict=True)
+    ):
+        raise InputError(f"requires {', '.join(required)}; it is called as {FACTORY_CALLS}")
+    return factory(*(values[name] for name in positional))
 
 
-def is_needed(parameter: inspect.Parameter) -> bool:
-    """Whether it must be given."""
-    open_ended = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return parameter.default is parameter.empty and not open_ended
+def is_required(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter has no default and is neither *args nor **kwargs."""
+    variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and not variadic
 
 
-def timm() -> ModuleType:
-    """The installed timm."""
+def import_timm() -> ModuleType:
+    """Return the timm package."""
     try:
         return importlib.import_module("timm")
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that does not go with torch
-        raise InputError(f"timm cannot be imported ({told(error)}): pip install timm") from error
+    except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision does not match torch
+        raise InputError(f"timm cannot be imported ({describe_error(error)}): pip install timm") from error
 
 
-def call_timm(module: ModuleType, name: str, shape: Shape, num_classes: int) -> object:
-    """A network of timm, without weights."""
+def make_timm_model(timm: ModuleType, name: str, shape: Shape, num_classes: int) -> object:
+    """Return a network of timm with random weights."""
     if len(shape) != 3:
         raise InputError("needs images; for a table use mlp")
-    return module.create_model(name, pretrained=False, num_classes=num_classes, in_chans=shape[0])
+    return timm.create_model(name, pretrained=False, num_classes=num_classes, in_chans=shape[0])
 
 
-def checked(network: object, shape: Shape, num_classes: int, spec: str) -> nn.Module:
-    """The network, if it gives one number per class for a batch of one sample of zeros."""
+def check_network(network: object, shape: Shape, num_classes: int, spec: str) -> nn.Module:
+    """Return the network if it outputs (1, num_classes) for a batch of one sample, else raise InputError."""
     if not isinstance(network, nn.Module):
-        raise InputError(f"{spec} gave {a(network)}, a torch.nn.Module is needed")
+        raise InputError(f"{spec} returned {type_name(network)}, a torch.nn.Module is needed")
     training = network.training
     try:
         with torch.no_grad():
             output = network.eval()(torch.zeros(1, *shape))
-    except Exception as error:  # the person's code may raise anything
-        raise InputError(f"{spec} cannot take a batch of shape {(1, *shape)}: {told(error)}") from error
+    except Exception as error:  # user code may raise anything
+        raise InputError(f"{spec} fails on a batch of shape {(1, *shape)}: {describe_error(error)}") from error
     if not isinstance(output, Tensor) or output.shape != (1, num_classes):
-        gave = tuple(output.shape) if isinstance(output, Tensor) else a(output)
+        returned = tuple(output.shape) if isinstance(output, Tensor) else type_name(output)
         raise InputError(
-            f"{spec} gives {gave} for a batch of shape {(1, *shape)}, {(1, num_classes)} is needed: "
-            "one number per class; name the factory's argument num_classes, and it is given"
+            f"{spec} outputs {returned} for a batch of shape {(1, *shape)}, {(1, num_classes)} is needed: "
+            "one logit per class; an argument num_classes of the factory is set to the number of classes"
         )
     return network.train(training)
 
 
-def a(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+def type_name(value: object) -> str:
+    """Return the name of a value's type for an error message."""
+    return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-def told(error: BaseException) -> str:
-    """Type and first line of an error."""
-    return (
-        f"{type(error).__name__}: {str(error).strip().splitlines()[0]}" if str(error).strip() else type(error).__name__
-    )
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, empty if it has none."""
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and the first line of an error."""
+    return ": ".join(filter(None, [type(error).__name__, first_line(error)]))

@@ -1,4 +1,8 @@
-"""Dropout that draws from a generator of the run's own."""
+"""Building blocks shared by all networks.
+
+``Networks`` holds the networks that a method trains together; ``make_networks`` initialises them from a seed.
+``Dropout`` draws its masks from a generator of the run, so that a run can be repeated and resumed.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -9,9 +13,54 @@ from torch import Tensor, nn
 
 from labelsieve.runtime import derive
 
+INIT_LOCK = threading.Lock()  # torch's initialisers draw from one generator per process
+
+
+class Networks(nn.ModuleList):
+    """N networks that are given the same inputs: (B, ...) -> (N, B, K)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([network(x) for network in self])
+
+
+def make_networks(make_one: Callable[[], nn.Module], count: int, seed: int, number: int = 0) -> Networks:
+    """Return `count` networks whose initial weights depend only on the seed, the round and their position.
+
+    Args:
+        make_one: creates one network.
+        count: the number of networks.
+        seed: the seed of the run.
+        number: the number of the round, counted from 0.
+    """
+    networks = Networks()
+    with INIT_LOCK, torch.random.fork_rng(devices=[]):
+        for position in range(count):
+            torch.manual_seed(derive(seed, "weights", number, position))
+            networks.append(make_one())
+    return networks
+
+
+def make_placeholder(make_one: Callable[[], nn.Module]) -> nn.Module:
+    """Return a network whose initial weights do not matter, without affecting networks made in other threads."""
+    with INIT_LOCK, torch.random.fork_rng(devices=[]):
+        return make_one()
+
+
+def first_network_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dict of the first network from the state dict of several."""
+    return {name.removeprefix("0."): tensor for name, tensor in weights.items() if name.startswith("0.")}
+
+
+def move_to_device(networks: Networks, device: torch.device, precision: str) -> Networks:
+    """Move networks to a device; on a GPU use the channels-last layout unless the fused kernels apply."""
+    fused = precision == "bf16" and any(getattr(network, "fused", False) for network in networks)
+    if device.type == "cuda" and not fused:
+        return networks.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return networks.to(device)
+
 
 class Dropout(nn.Module):
-    """Element-wise dropout. A trainer sets `generator`, so that other runs and draws do not change the masks."""
+    """Element-wise dropout that draws from `generator` if one is set, else from torch's global generator."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -27,40 +76,6 @@ class Dropout(nn.Module):
         return x * keep.div_(1 - self.rate)
 
 
-INITIALISING = threading.Lock()  # torch's initialisers draw from one generator for the whole process
-
-
-class Networks(nn.ModuleList):
-    """N networks that see the same inputs: (B, ...) -> (N, B, K)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([network(x) for network in self])
-
-
-def make_networks(make_one: Callable[[], nn.Module], count: int, seed: int, number: int = 0) -> Networks:
-    """Networks whose first weights depend on the seed, the number of the round and their place alone."""
-    networks = Networks()
-    with INITIALISING, torch.random.fork_rng(devices=[]):
-        for place in range(count):
-            torch.manual_seed(derive(seed, "weights", number, place))
-            networks.append(make_one())
-    return networks
-
-
-def spare(make_one: Callable[[], nn.Module]) -> nn.Module:
-    """A network whose weights do not matter, made without disturbing networks that are being made elsewhere."""
-    with INITIALISING, torch.random.fork_rng(devices=[]):
-        return make_one()
-
-
-def first_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the first of several networks, named as its own."""
-    return {name.removeprefix("0."): tensor for name, tensor in weights.items() if name.startswith("0.")}
-
-
-def put_on(networks: Networks, device: torch.device, precision: str) -> Networks:
-    """On a GPU, convolutions are fastest with channels last; fused kernels have a layout of their own."""
-    fused = precision == "bf16" and any(getattr(network, "fused", False) for network in networks)
-    if device.type == "cuda" and not fused:
-        return networks.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-    return networks.to(device)
+def hidden_layer(inputs: int, outputs: int) -> list[nn.Module]:
+    """Return a linear layer followed by batch-norm, ReLU and dropout 0.5."""
+    return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(), Dropout(0.5)]

@@ -1,7 +1,69 @@
-"""ResNet-18, -34 and -50 under torchvision's names, so that weights published for those can be read."""
+"""ResNet-18, -34 and -50 with torchvision's parameter names, and the pre-activation ResNet-18.
+
+Weights published for torchvision's networks of the same depth can be loaded into ``ResNet``.
+"""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+def resnet(
+    depth: int, channels: int, height: int, width: int, num_classes: int, *, original: bool = False
+) -> nn.Module:
+    """Return a ResNet with 18, 34 or 50 layers, for images of about 224 pixels a side."""
+    return ResNet(channels, num_classes, depth=depth, original=original)
+
+
+class ResNet(nn.Module):
+    """A 7x7 convolution and a max-pool that reduce the side to a quarter, then four stages of residual blocks.
+
+    Args:
+        channels: the number of input channels.
+        num_classes: the number of logits.
+        depth: 18, 34 or 50.
+        original: whether bottleneck blocks have their stride in the first convolution instead of the second.
+    """
+
+    def __init__(self, channels: int, num_classes: int, *, depth: int, original: bool = False) -> None:
+        super().__init__()
+        block, counts = BLOCKS[depth]
+        self.conv1, self.bn1 = convolution(channels, 64, 7, 2), nn.BatchNorm2d(64)
+        inputs = 64
+        for stage, count in enumerate(counts):
+            width = 64 << stage
+            blocks = []
+            for position in range(count):
+                blocks.append(block(inputs, width, 2 if stage and not position else 1, original))
+                inputs = width * block.expansion
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(inputs, num_classes)
+        self.apply(init_resnet)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
+        for stage in range(1, 5):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class PreActResNet18(nn.Module):
+    """Pre-activation ResNet-18 for images of about 32 pixels a side.
+
+    A 3x3 convolution that keeps the side, four stages of two blocks, global average pooling and a linear layer.
+    """
+
+    def __init__(self, channels: int, height: int, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.conv1 = convolution(channels, 64, 3)
+        self.layer1 = preact_stage(64, 64, 1)
+        self.layer2 = preact_stage(64, 128, 2)
+        self.layer3 = preact_stage(128, 256, 2)
+        self.layer4 = preact_stage(256, 512, 2)
+        self.linear = nn.Linear(512, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer4(self.layer3(self.layer2(self.layer1(self.conv1(x)))))
+        return self.linear(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 
 class BasicBlock(nn.Module):
@@ -21,7 +83,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolution and a shortcut. The stride is in the first (original) or in the 3x3 one (v1.5)."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut; the stride is in the 3x3 (v1.5) or the first one (original)."""
 
     expansion = 4
 
@@ -47,57 +109,15 @@ BLOCKS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]
 }
 
 
-class ResNet(nn.Module):
-    """A 7x7 convolution and a max-pool, which leave a quarter of the side, then four stages of blocks."""
-
-    def __init__(self, channels: int, num_classes: int, *, depth: int, original: bool = False) -> None:
-        super().__init__()
-        block, counts = BLOCKS[depth]
-        self.conv1, self.bn1 = convolution(channels, 64, 7, 2), nn.BatchNorm2d(64)
-        inputs = 64
-        for stage, count in enumerate(counts):
-            width = 64 << stage
-            blocks = []
-            for place in range(count):
-                blocks.append(block(inputs, width, 2 if stage and not place else 1, original))
-                inputs = width * block.expansion
-            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
-        self.fc = nn.Linear(inputs, num_classes)
-        self.apply(initialise)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
-        for stage in range(1, 5):
-            x = self.get_submodule(f"layer{stage}")(x)
-        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
-
-
-def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
-
-
-def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module | None:
-    """What brings a block's input to the shape of its output; nothing where it has it."""
-    if stride == 1 and inputs == outputs:
-        return None
-    return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
-
-
-def initialise(module: nn.Module) -> None:
-    """He-normal over fan-out for convolutions; the rest starts as torch has it (batch-norm 1 and 0)."""
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
 class PreActBlock(nn.Module):
-    """Batch-norm and ReLU before each of two 3x3 convolutions; a convolved shortcut begins after the first ReLU."""
+    """Batch-norm and ReLU before each of two 3x3 convolutions; a convolved shortcut starts after the first ReLU."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
         self.bn1, self.conv1 = nn.BatchNorm2d(inputs), convolution(inputs, width, 3, stride)
         self.bn2, self.conv2 = nn.BatchNorm2d(width), convolution(width, width, 3)
-        unchanged = stride == 1 and inputs == width
-        self.shortcut = None if unchanged else nn.Sequential(convolution(inputs, width, 1, stride))
+        same_shape = stride == 1 and inputs == width
+        self.shortcut = None if same_shape else nn.Sequential(convolution(inputs, width, 1, stride))
 
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))
@@ -105,22 +125,24 @@ class PreActBlock(nn.Module):
         return y + (x if self.shortcut is None else self.shortcut(active))  # type: ignore[no-any-return]
 
 
-class PreActResNet18(nn.Module):
-    """A 3x3 convolution that keeps the side, four stages of two blocks, the mean over the image, a linear layer."""
-
-    def __init__(self, channels: int, num_classes: int) -> None:
-        super().__init__()
-        self.conv1 = convolution(channels, 64, 3)
-        self.layer1 = stage(64, 64, 1)
-        self.layer2 = stage(64, 128, 2)
-        self.layer3 = stage(128, 256, 2)
-        self.layer4 = stage(256, 512, 2)
-        self.linear = nn.Linear(512, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layer4(self.layer3(self.layer2(self.layer1(self.conv1(x)))))
-        return self.linear(x.mean((2, 3)))  # type: ignore[no-any-return]
-
-
-def stage(inputs: int, width: int, stride: int) -> nn.Sequential:
+def preact_stage(inputs: int, width: int, stride: int) -> nn.Sequential:
+    """Return two pre-activation blocks, the first with this stride."""
     return nn.Sequential(PreActBlock(inputs, width, stride), PreActBlock(width, width, 1))
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """Return a convolution without bias that keeps the side at stride 1."""
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module | None:
+    """Return a 1x1 convolution that gives a block's input the shape of its output, or None if it already fits."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+def init_resnet(module: nn.Module) -> None:
+    """Initialise convolutions He-normal over fan-out; other layers keep torch's defaults."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,17 +1,22 @@
-"""A small network for small images: it learns, and memorizes, the embedded data in seconds on two CPU cores."""
+"""Small networks that train in seconds on two CPU cores: SmallNet and CompactNet for images, MLP for tables."""
 
 import itertools
+import math
 
 from torch import Tensor, nn
 
-from labelsieve.models.networks import Dropout
+from labelsieve.models.networks import Dropout, hidden_layer
+
+COMPACT_WIDTHS = (16, 32, 64)  # channels of CompactNet's convolutions
+COMPACT_LARGEST_SIDE = 64  # pixels; CompactNet shrinks larger images first
+MLP_WIDTH = 256
 
 
 class SmallNet(nn.Module):
-    """Two convolutions of stride 2, dropout and a linear layer.
+    """Two convolutions with stride 2, dropout and a linear layer.
 
-    Without the dropout, whole classes flip to their noisy twin from step to step, and a selection that begins in such
-    a moment loses them (docs/log.md).
+    Without dropout, whole classes change to their confused class from one step to the next, and a selection that
+    starts at such a step loses them (docs/log.md).
     """
 
     def __init__(self, channels: int, height: int, width: int, num_classes: int) -> None:
@@ -30,48 +35,45 @@ class SmallNet(nn.Module):
         return self.layers(x)  # type: ignore[no-any-return]
 
 
-def quarter(size: int) -> int:
-    """What two convolutions of stride 2 leave of a side."""
-    return -(-size // 4)
-
-
-WIDTHS = (16, 32, 64)
-LARGEST_SIDE = 64  # pixels that it looks at; larger pictures are shrunk first
-
-
 class CompactNet(nn.Module):
-    """Three convolutions with batch normalisation, the side halved after two of them, and a mean over the picture."""
+    """Three convolutions with batch-norm, two max-pools between them, and global average pooling."""
 
     def __init__(self, channels: int, height: int, width: int, num_classes: int) -> None:
         super().__init__()
-        shrink = -(-max(height, width) // LARGEST_SIDE)
+        shrink = -(-max(height, width) // COMPACT_LARGEST_SIDE)
         layers: list[nn.Module] = [nn.AvgPool2d(shrink, ceil_mode=True)] if shrink > 1 else []
-        for stage, (before, after) in enumerate(itertools.pairwise((channels, *WIDTHS))):
+        for stage, (inputs, outputs) in enumerate(itertools.pairwise((channels, *COMPACT_WIDTHS))):
             layers += [nn.MaxPool2d(2, ceil_mode=True)] if stage else []
-            layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(WIDTHS[-1], num_classes)
+        self.head = nn.Linear(COMPACT_WIDTHS[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.layers(x))  # type: ignore[no-any-return]
 
 
-HIDDEN = 256
-
-
 class MLP(nn.Module):
-    """Two hidden layers of 256 with batch-norm, ReLU and dropout; columns of any scale are standardised first."""
+    """Two hidden layers of 256 units with batch-norm, ReLU and dropout, after standardising the columns."""
 
     def __init__(self, features: int, num_classes: int) -> None:
         super().__init__()
-        standardise = nn.BatchNorm1d(features, affine=False)
         self.layers = nn.Sequential(
-            nn.Flatten(), standardise, *hidden(features), *hidden(HIDDEN), nn.Linear(HIDDEN, num_classes)
+            nn.Flatten(),
+            nn.BatchNorm1d(features, affine=False),
+            *hidden_layer(features, MLP_WIDTH),
+            *hidden_layer(MLP_WIDTH, MLP_WIDTH),
+            nn.Linear(MLP_WIDTH, num_classes),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)  # type: ignore[no-any-return]
 
 
-def hidden(inputs: int) -> list[nn.Module]:
-    return [nn.Linear(inputs, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), Dropout(0.5)]
+def mlp(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return an MLP for samples of any shape."""
+    return MLP(math.prod(shape), num_classes)
+
+
+def quarter(side: int) -> int:
+    """Return the side that two convolutions with stride 2 produce."""
+    return -(-side // 4)

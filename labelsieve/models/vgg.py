@@ -1,16 +1,19 @@
-"""VGG-19 with batch-norm after every layer but the last, as SELFIE's public code builds it for ANIMAL-10N."""
+"""VGG-19 with batch-norm after every layer except the last, as SELFIE's public code builds it for ANIMAL-10N."""
 
 from torch import Tensor, nn
 
-from labelsieve.models.densenet import initialise
-from labelsieve.models.networks import Dropout
+from labelsieve.models.densenet import init_densenet
+from labelsieve.models.networks import hidden_layer
 
-STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels, convolutions
+STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and number of convolutions
 HIDDEN = 4096
 
 
 class VGG19(nn.Module):
-    """Sixteen 3x3 convolutions, halved five times (a half is rounded up), and three linear layers; any image size."""
+    """Sixteen 3x3 convolutions in five stages and three linear layers, for images of any size.
+
+    Each stage ends with a max-pool that halves the side, rounded up.
+    """
 
     def __init__(self, channels: int, height: int, width: int, num_classes: int) -> None:
         super().__init__()
@@ -23,27 +26,23 @@ class VGG19(nn.Module):
         self.features = nn.Sequential(*modules)
         self.classifier = nn.Sequential(
             nn.Flatten(),
-            *hidden(channels * halved(height) * halved(width)),
-            *hidden(HIDDEN),
+            *hidden_layer(channels * pooled_side(height) * pooled_side(width), HIDDEN),
+            *hidden_layer(HIDDEN, HIDDEN),
             nn.Linear(HIDDEN, num_classes),
         )
-        self.apply(start)
+        self.apply(init_vgg)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x))  # type: ignore[no-any-return]
 
 
-def hidden(inputs: int) -> list[nn.Module]:
-    return [nn.Linear(inputs, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), Dropout(0.5)]
+def pooled_side(side: int) -> int:
+    """Return the side that five max-pools produce."""
+    return -(-side // 2 ** len(STAGES))
 
 
-def halved(size: int) -> int:
-    """What five max-pools leave of a side."""
-    return -(-size // 32)
-
-
-def start(module: nn.Module) -> None:
-    """As DenseNet starts, with all biases 0."""
-    initialise(module)
+def init_vgg(module: nn.Module) -> None:
+    """Initialise weights as DenseNet does, and all biases with 0."""
+    init_densenet(module)
     if isinstance(module, nn.Conv2d) and module.bias is not None:
         nn.init.zeros_(module.bias)

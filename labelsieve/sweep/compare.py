@@ -21,12 +21,12 @@ from labelsieve.data import Trainable, load_data
 from labelsieve.errors import LabelsieveError, nearest
 from labelsieve.files import refuse_no_folder, write_atomically
 from labelsieve.methods import METHODS
-from labelsieve.models import suitable
+from labelsieve.models import default_model
 from labelsieve.noise import transition
 from labelsieve.runs.data import reading_of
 from labelsieve.runs.execute import method_of
 from labelsieve.runs.read import read_run
-from labelsieve.runs.spec import Experiment, assigned, planned
+from labelsieve.runs.spec import Experiment, experiment_for, parse_options
 from labelsieve.runs.tables import (
     Block,
     Document,
@@ -143,7 +143,7 @@ def compare(
     refuse_no_folder(out)
     every = list(dict.fromkeys(named(method) for method in methods))
     base = None if against is None else among(every, against)
-    asked = planned(data, noise_rate=noise_rate, **settings)
+    asked = experiment_for(data, noise_rate=noise_rate, **settings)
     train, test, _ = load_data(data, reading_of(asked))
     if test is None and not asked.test:
         raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
@@ -166,11 +166,11 @@ def compare(
 
 def runs_of(train: Trainable, every: list[Named], seeds: range, data: str, **settings: Any) -> dict[Experiment, Named]:
     """Every method on every seed's noise; a method that is wrong, or cannot do what is asked, is refused."""
-    asked = planned(data, **settings)
-    model = suitable(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
+    asked = experiment_for(data, **settings)
+    model = default_model(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
     free = [name for name in FREE if settings.get(name) is None]
     runs = {
-        suited(planned(data, seed=seed, **one._asdict(), **settings), model, free, len(train)): one
+        suited(experiment_for(data, seed=seed, **one._asdict(), **settings), model, free, len(train)): one
         for seed in seeds
         for one in every
     }
@@ -226,7 +226,7 @@ def named(words: str) -> Named:
     criteria = [word for word in rest if "=" not in word]
     if len(criteria) > 1:
         raise InputError(f"{words} names two criteria, {criteria[0]} and {criteria[1]}; leave one out")
-    return Named(method, criteria[0] if criteria else None, assigned(word for word in rest if "=" in word))
+    return Named(method, criteria[0] if criteria else None, parse_options(word for word in rest if "=" in word))
 
 
 def among(every: list[Named], against: str) -> str:

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from labelsieve.errors import InputError
-from labelsieve.models import MODELS, make_model, suitable
-from labelsieve.models.load import imported, load_weights
+from labelsieve.models import MODELS, make_model, default_model
+from labelsieve.models.load import import_model, load_weights
 from labelsieve.models.networks import Dropout
 
 IMAGE = (3, 32, 32)
@@ -195,9 +195,9 @@ def test_image_networks_refuse_tables(name):
 
 def test_what_suits_the_data():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert suitable((20,), gpu) == "mlp" and suitable(IMAGE, cpu) == "small"
-    assert suitable((3, 64, 64), gpu) == "densenet-25-12" and suitable((3, 64, 65), gpu) == "resnet-18"
-    assert {suitable(s, d) for s in ((20,), IMAGE, (3, 224, 224)) for d in (cpu, gpu)} <= set(MODELS)
+    assert default_model((20,), gpu) == "mlp" and default_model(IMAGE, cpu) == "small"
+    assert default_model((3, 64, 64), gpu) == "densenet-25-12" and default_model((3, 64, 65), gpu) == "resnet-18"
+    assert {default_model(s, d) for s in ((20,), IMAGE, (3, 224, 224)) for d in (cpu, gpu)} <= set(MODELS)
 
 
 # ---- weights from a file -------------------------------------------------------------------------------------------
@@ -469,7 +469,7 @@ def test_own_networks_take_tables_and_live_in_packages(own):
     (own / "package").mkdir()
     (own / "package" / "__init__.py").write_text("")
     (own / "package" / "deep.py").write_text("from own_networks import both as net\n")
-    assert imported("package.deep:net")((6,), 4)(torch.randn(2, 6)).shape == (2, 4)
+    assert import_model("package.deep:net")((6,), 4)(torch.randn(2, 6)).shape == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ def test_networks_of_timm(monkeypatch):
 
 def test_timm_that_is_not_installed_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(InputError, match=r"^timm cannot be imported .*: pip install timm$"):
+    with pytest.raises(InputError, match=r"^timm cannot be import_model .*: pip install timm$"):
         make_model("timm:resnet18", IMAGE, 5)
 
 

@@ -1,10 +1,10 @@
-"""How well `labelsieve train --noise-rate auto` does without knowing the noise rate, beside a training that is told it.
+"""Compare `labelsieve train --noise-rate auto` with a training that is given the true noise rate.
 
     python -m benchmarks.auto --seeds 3,4,5 --out runs/auto
     python -m benchmarks.auto --data cifar10n --seeds 3,4,5
 
-Finished runs are not run again. Digits (scikit-learn's) take part where scikit-learn is installed. cifar10n: CIFAR-10's
-photographs with labels that people gave, CIFAR-10_human.pt, both in the folder that LABELSIEVE_DATA names.
+Finished runs are not run again. `digits` needs scikit-learn. `cifar10n` is CIFAR-10 with the human labels of
+CIFAR-10_human.pt; both must be in the folder given by LABELSIEVE_DATA.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from labelsieve.auto.plan import cautious
 from labelsieve.runs.read import Run, read_run
 
 NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
-HUMAN = (("worst", 0.402), ("aggregate", 0.09))  # labels that people gave, and the share of wrong ones
+HUMAN = (("worst", 0.402), ("aggregate", 0.09))  # human labels, and the share of wrong ones
 PHOTOGRAPHS = 10_000
 
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, Any]:
-    """A training that must find out, and one that is told."""
+    """Run an automatic training and one with the true noise rate."""
     source, truth = human(noise, seed, out) if data == "cifar10n" else synthetic(data, noise, rate, out)
     common = [*source, "--seed", str(seed), "--threads", "1"]
     auto, told = (out / f"{data}-{noise}-{rate:g}-{seed}-{how}" for how in ("auto", "told"))
@@ -80,13 +80,13 @@ def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, A
 
 
 def synthetic(data: str, noise: str, rate: float, out: Path) -> tuple[list[str], float]:
-    """What is trained on, and the share of labels that are wrong."""
+    """Return the command line arguments for the data, and the share of wrong labels."""
     source = str(out / "digits.npz") if data == "digits" else data
     return [source, "--noise", noise, "--rate", str(rate)], rate
 
 
 def human(kind: str, seed: int, out: Path) -> tuple[list[str], float]:
-    """The same for photographs that the seed draws."""
+    """Return the command line arguments for photographs drawn with the seed, and the share of wrong labels."""
     folder = out / f"photographs-{kind}-{seed}"
     path = folder / "part-cifar10.npz"
     if not path.exists():
@@ -100,12 +100,12 @@ def trained(options: list[str]) -> None:
 
 
 def error_of(run: Run) -> float:
-    """The test error of a training's model."""
+    """Return the test error of the model of a run."""
     return float(run.epochs[run.end["chosen_epoch"] - 1]["test_error"])
 
 
 def write_digits(path: Path) -> None:
-    """scikit-learn's digits, every fourth image for the test."""
+    """Write scikit-learn's digits, with every fourth image in the test set."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -117,9 +117,9 @@ def write_digits(path: Path) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A line per kind of noise."""
+    """Return a Markdown table with one row per kind of noise."""
     lines = [
-        "| data | noise | seeds | wrong, % | estimate, % | test error, % | before the last training | told the rate |",
+        "| data | noise | seeds | wrong, % | estimate, % | error, % | error before final training, % | error, true rate, % |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     kinds = dict.fromkeys((row["data"], row["noise"], row["rate"]) for row in rows)

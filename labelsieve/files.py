@@ -6,36 +6,6 @@ from pathlib import Path
 
 from labelsieve.errors import InputError, ResourceError
 
-FINAL = "final"  # folder, in a run's, of its last training
-
-
-def delivered(run: Path) -> Path:
-    """The folder of the training whose model a run delivers: the run itself, or its last training where it has one."""
-    return run / FINAL if (run / FINAL).is_dir() else run
-
-
-def audit_folder(place: Path) -> Path:
-    """Where the files of an audit are: in a run's folder under audit; without a run, in the folder itself."""
-    return place if audited_alone(place) else place / "audit"
-
-
-def audited_alone(place: Path) -> bool:
-    """Whether a folder is that of an audit without a run; the one in a run's folder belongs to the run."""
-    if not (place / "summary.json").is_file() or (place / "audit").exists() or (place / "spec.json").exists():
-        return False
-    run = place.resolve().parent
-    if place.resolve().name == "audit" and (run / "spec.json").exists():
-        raise InputError(f"{place} is the audit of a run: name the run, {run.name}, instead")
-    return True
-
-
-def stranger(place: Path) -> InputError:
-    """What to say of a folder that neither a training nor an audit has made."""
-    made = "name one that labelsieve train or labelsieve audit made"
-    if not place.is_dir():
-        return InputError(f"there is no folder {place}; {made}")
-    return InputError(f"{place} is neither a run (it has no spec.json) nor an audit (it has no summary.json); {made}")
-
 
 def refuse_no_folder(path: Path, option: str = "--out") -> None:
     """Say before any work that a folder for it is not there and cannot be made."""

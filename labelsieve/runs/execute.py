@@ -1,0 +1,357 @@
+"""Run one experiment: prepare data, networks and method, train, and write the results into the run folder.
+
+`prepare` raises every foreseeable error before anything is written. `run` trains, or resumes an interrupted training,
+in a run folder; a finished run is recognised from its specification and the fingerprint of its files before anything
+is decoded.
+"""
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import labelsieve
+from labelsieve import noise
+from labelsieve.core.method import Method
+from labelsieve.core.part import Predict, smallest_integer
+from labelsieve.data import Trainable
+from labelsieve.data.images import Bad
+from labelsieve.errors import InputError
+from labelsieve.methods import Problem, make
+from labelsieve.models import default_model, make_model
+from labelsieve.models.load import load_weights
+from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
+from labelsieve.predict import load
+from labelsieve.runs.data import Places, Shelf, gather, source_fingerprint_of
+from labelsieve.runs.folder import RunFolder, scores_name
+from labelsieve.runs.read import HELD_OUT, TESTED, TRAINED
+from labelsieve.runs.record import errors
+from labelsieve.runs.spec import Experiment
+from labelsieve.runtime import device_name, usable_device
+from labelsieve.train import Result, Training, fit
+from labelsieve.train.augment import centred, window_of
+from labelsieve.train.checkpoint import Row, prefixed, to_bytes
+from labelsieve.train.evaluate import evidence, sample_scores
+from labelsieve.train.loop import MakeNetworks, StopFlag, Watcher
+
+MATRIX_IN_RECORD = 20  # classes; larger noise matrices are only in tables.safetensors
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment with everything that its training needs."""
+
+    train: Trainable
+    valid: Trainable | None
+    test: Trainable | None
+    make_networks: MakeNetworks
+    method: Method
+    training: Training
+    fingerprint: str
+    model: str  # name of the network
+    shape: tuple[int, ...]  # of one sample, as the network receives it
+    places: Places
+    decided: Tensor | None = None  # (n) bool over the training set of the data: labels decided by a reviewer
+    skipped: Sequence[Bad] = ()  # files and rows that cannot be read
+
+
+def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
+    """Load the data, add noise, and create networks and method; raise every foreseeable error."""
+    device = usable_device(experiment.device)
+    _, train, valid, test, places, fingerprint, decided, skipped = gather(experiment, shelf)
+    method = method_of(experiment, train)
+    if decided is not None:
+        for part in method.selecting:
+            part.trust(decided[places.train])
+    window = window_of(experiment.augment)
+    shape = (train.shape[0], window, window) if window else train.shape
+    if experiment.augment and len(shape) == 1:
+        raise InputError("--augment applies to images, but the data is a table of numbers; remove --augment")
+    model = default_model(shape, device) if experiment.model == "auto" else experiment.model
+    return Prepared(
+        shelf.put(train, device),
+        valid and shelf.put(valid, device),
+        test and shelf.put(test, device),
+        _networks_maker(experiment, model, shape, train, test, method.networks, device),
+        method,
+        training_of(experiment),
+        fingerprint,
+        model,
+        shape,
+        places,
+        decided,
+        skipped,
+    )
+
+
+def method_of(experiment: Experiment, train: Trainable) -> Method:
+    """Create the method of an experiment for a training set; refuse unknown methods and unsupported settings."""
+    problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
+    method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
+    if experiment.forward == "second":
+        try:
+            method.kept(1)
+        except ValueError as error:
+            raise InputError(f"--forward second does not work with {experiment.method}: {error}") from error
+    if experiment.init and method.networks > 1:
+        raise InputError(f"{experiment.method} needs networks that differ: it cannot start both from one --init")
+    return method
+
+
+@cache
+def rounds_of(experiment: Experiment) -> int:
+    """Return how often the networks of an experiment are trained from scratch; 1 if the method cannot be created."""
+    problem = Problem(2, 0.0, experiment.warmup, num_samples=1)
+    try:
+        return make(experiment.method, problem, experiment.criterion, **dict(experiment.options)).rounds
+    except InputError:
+        return 1
+
+
+def epochs_of(experiment: Experiment) -> int:
+    """Return the number of epochs of all rounds of an experiment."""
+    return experiment.epochs * rounds_of(experiment)
+
+
+def training_of(experiment: Experiment) -> Training:
+    """Return the training settings contained in an experiment."""
+    shared = {setting.name for setting in fields(Training)} & {setting.name for setting in fields(Experiment)}
+    return Training(**{name: getattr(experiment, name) for name in shared})
+
+
+def first_batch(prepared: Prepared) -> Tensor:
+    """Return the network inputs of the first batch, to try a step."""
+    size = min(prepared.training.batch, len(prepared.train))
+    index = torch.arange(size, device=prepared.train.labels.device)
+    next(iter(prepared.train.staged(index, size)))
+    return centred(prepared.train.inputs(index), window_of(prepared.training.augment))
+
+
+def _networks_maker(
+    experiment: Experiment,
+    model: str,
+    shape: tuple[int, ...],
+    train: Trainable,
+    test: Trainable | None,
+    count: int,
+    device: torch.device,
+) -> MakeNetworks:
+    """Return a function that creates the networks of a round, from random, pretrained or earlier weights."""
+    make_one = partial(make_model, model, shape, train.num_classes)
+    _refuse_unsuitable_data(make_placeholder(make_one), shape, train, test, model)
+    if experiment.init and experiment.weights:
+        raise InputError("--init and --weights both set the initial weights; give one of them")
+    start = _weights_of_run(experiment.init, make_one) or _pretrained_weights(experiment.weights, make_one)
+
+    def networks_of(number: int) -> Networks:
+        networks = make_networks(make_one, count, experiment.seed, number)
+        if start and (number == 0 or experiment.weights):  # later rounds start from random weights
+            for network in networks:
+                network.load_state_dict(start, strict=not experiment.weights)
+        return move_to_device(networks, device, experiment.precision)
+
+    return networks_of
+
+
+def _refuse_unsuitable_data(
+    network: nn.Module, shape: tuple[int, ...], train: Trainable, test: Trainable | None, name: str
+) -> None:
+    """Refuse samples that the network cannot process, and a test set of another shape."""
+    if test is not None and test.shape not in (shape, train.shape):
+        raise InputError(
+            f"the test images have shape {test.shape} (channels, height, width), the training images {shape}; "
+            "give both the same shape, for example with --size"
+        )
+    try:
+        network.eval()(torch.zeros(1, *shape))
+    except RuntimeError as error:
+        if len(shape) == 1:
+            raise InputError(f"{name} cannot process a table of {shape[0]} columns; use mlp") from error
+        channels, height, width = shape
+        raise InputError(
+            f"{name} cannot process images of {height} x {width} pixels with {channels} channels; "
+            "images are (n, height, width, channels), channels last"
+        ) from error
+
+
+def _pretrained_weights(path: str | None, make_one: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    """Return the weights of a file, without those of a last layer for other classes."""
+    if path is None:
+        return {}
+    network = make_placeholder(make_one)
+    fresh = load_weights(network, Path(path))
+    return {name: tensor for name, tensor in network.state_dict().items() if name not in fresh}
+
+
+def _weights_of_run(run: str | None, make_one: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    """Return the weights of the model that an earlier run delivered."""
+    if run is None:
+        return {}
+    weights = load(run).network.state_dict()
+    try:
+        make_placeholder(make_one).load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(
+            f"the model of {run} has another shape than that of this experiment; give the same --model"
+        ) from error
+    return weights
+
+
+def run(
+    experiment: Experiment,
+    path: Path,
+    watcher: Watcher | None = None,
+    prepared: Prepared | None = None,
+    stop: StopFlag | None = None,
+    chosen: Row | None = None,
+    command: str = "",
+    shelf: Shelf | None = None,
+) -> bool:
+    """Train in a run folder, or resume there; return False if the run is already finished.
+
+    Args:
+        chosen: Settings that were chosen automatically, with reasons, for the record.
+        command: The command line that started the run, for messages about resuming.
+        shelf: Datasets that are already decoded.
+    """
+    torch.set_num_threads(experiment.threads)
+    folder = RunFolder(path)
+    folder.refuse_other_settings(experiment)
+    source = source_fingerprint_of(experiment)
+    if folder.is_finished_from(source):
+        folder.require_scores(experiment.scores, experiment.epochs)
+        return False
+    prepared = prepared or prepare(experiment, shelf or Shelf())
+    with folder:
+        folder.claim(experiment, prepared.fingerprint, versions(), command, source)
+        if folder.done:
+            folder.require_scores(experiment.scores, experiment.epochs)
+            return False
+        newest = folder.checkpoints.newest()
+        if newest is not None and newest[1]["round"] == prepared.method.rounds - 1:
+            folder.require_scores(experiment.scores, newest[1]["epochs_done"])
+        if newest is None:
+            folder.record.cut(0)
+            folder.record.append(_start_row(experiment, prepared) | ({"chosen": chosen} if chosen else {}))
+        result = fit(
+            prepared.make_networks,
+            prepared.method,
+            prepared.train,
+            prepared.test,
+            valid=prepared.valid,
+            training=prepared.training,
+            record=folder.record,
+            checkpoints=folder.checkpoints,
+            watcher=watcher,
+            stop=stop,
+            at_epoch_end=partial(_save_scores, experiment.scores, prepared, folder) if experiment.scores else None,
+        )
+        _write_results(experiment, prepared, result, folder)
+    return True
+
+
+def _save_scores(epochs: Sequence[int], prepared: Prepared, folder: RunFolder, epoch: int, predict: Predict) -> None:
+    """Write the scores of every sample after a requested epoch; later rounds overwrite those of earlier ones."""
+    if epoch not in epochs:
+        return
+    train = prepared.train
+    kind = smallest_integer(train.num_classes)
+    tensors = sample_scores(prepared.method, predict)
+    tensors["label"] = train.labels.to(kind)
+    if train.clean is not None:
+        tensors["clean"] = train.clean.to(kind)
+    folder.write(scores_name(epoch), to_bytes(tensors))
+
+
+def _start_row(experiment: Experiment, prepared: Prepared) -> Row:
+    """Return the first line of the record: data, network, device and versions."""
+    train = prepared.train
+    row: Row = {
+        "event": "start",
+        "samples": len(train),
+        "classes": train.num_classes,
+        "model": prepared.model,
+        "parameters": sum(p.numel() for p in prepared.make_networks(0).parameters()),
+        "device": device_name(experiment.device),
+        "versions": versions(),
+    }
+    if train.clean is not None:
+        counts = noise.realised(train.clean, train.labels, train.num_classes)
+        row["noise"] = {"realised_rate": 1 - counts.diagonal().sum().item() / len(train)}
+        if train.num_classes <= MATRIX_IN_RECORD:
+            row["noise"]["realised"] = counts.tolist()  # [true][observed], in samples
+    return row
+
+
+def _write_results(experiment: Experiment, prepared: Prepared, result: Result, folder: RunFolder) -> None:
+    """Write tables, per-sample statistics, model and the last line of the record, and mark the run as finished."""
+    tables = {**prefixed("last", result.tables), **prefixed("chosen", result.chosen.tables)}
+    if prepared.train.clean is not None:
+        classes = prepared.train.num_classes
+        tables["noise"] = noise.realised(prepared.train.clean, prepared.train.labels, classes)
+    folder.write("tables.safetensors", to_bytes(tables))
+    folder.write("samples.safetensors", to_bytes(sample_statistics(prepared, result)))
+    about = {
+        "model": prepared.model,
+        "shape": list(prepared.shape),
+        "normalise": experiment.normalise,
+        "columns": getattr(prepared.train, "columns", None),
+        "classes": list(prepared.train.classes),
+    }
+    folder.write("model.safetensors", to_bytes(first_network_weights(result.chosen.networks), {"labelsieve": json.dumps(about)}))
+    folder.record.append({"event": "end", "chosen_epoch": result.chosen.epoch, **errors(result.rows)})
+    folder.finish()
+
+
+def sample_statistics(prepared: Prepared, result: Result) -> dict[str, Tensor]:
+    """Return the statistics of every sample of the data's training set, in its order.
+
+    Predictions of the delivered networks (see `evidence`), `split` (trained on, held out or tested), `decided` if a
+    reviewer decided labels, and the means of the values collected during training, 0 where there are none.
+    """
+    networks = prepared.make_networks(0)
+    networks.load_state_dict(result.chosen.networks)
+    places = prepared.places
+    parts = [
+        (TRAINED, places.train, prepared.train),
+        (HELD_OUT, places.valid, prepared.valid),
+        (TESTED, places.test, prepared.test),
+    ]
+    known = [(split, where, data) for split, where, data in parts if where is not None and data is not None]
+    where = torch.cat([places for _, places, _ in known])
+    found = [evidence(networks, data, prepared.training) for *_, data in known]
+    whole = {name: _scattered(where, torch.cat([part[name] for part in found])) for name in found[0]}
+    whole["split"] = _scattered(where, torch.cat([torch.full((len(p),), s, dtype=torch.uint8) for s, p, _ in known]))
+    if prepared.decided is not None:
+        whole["decided"] = prepared.decided
+    return {**whole, **_training_means(result.samples, places.train, len(where))}
+
+
+def _scattered(where: Tensor, values: Tensor) -> Tensor:
+    """Return the values in the order of their positions."""
+    whole = torch.empty_like(values)
+    whole[where] = values
+    return whole
+
+
+def _training_means(sums: dict[str, Tensor], where: Tensor, count: int) -> dict[str, Tensor]:
+    """Return the sums collected during training as means, named mean_*, and how often each sample was seen."""
+    seen = torch.zeros(count, dtype=torch.int32)
+    seen[where] = sums["seen"].cpu()
+    means = {"seen": seen}
+    for name, values in sums.items():
+        if name != "seen":
+            whole = torch.zeros(count)
+            whole[where] = values.cpu()
+            means[f"mean_{name}"] = whole / seen.clamp(min=1)
+    return means
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of labelsieve, torch and Python."""
+    return {"labelsieve": labelsieve.__version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -1,0 +1,169 @@
+"""RunFolder: the folder of one run, locked while it is written."""
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from labelsieve.errors import InputError
+from labelsieve.files import disk_error, refuse_no_folder, write_atomically
+from labelsieve.runs.read import FINAL, STAGE_FOLDERS, read_json
+from labelsieve.runs.spec import NOT_IN_NAME, Experiment, with_defaults
+from labelsieve.train.checkpoint import Checkpoints, Record
+
+REQUEST = "request.json"  # what was requested of an automatic run
+CORRECTED = "corrected.npy"  # the labels of its final training
+FINGERPRINT = "fingerprint"  # of data and labels, listed with the settings when two runs are compared
+NAMED_FIRST = ("method", "noise", "rate", "noise_rate", "seed", "epochs", "criterion", "model", "lr", "batch")
+WITHOUT_OPTION = ("drops", "drop_factor", "drop_last", "fold", "choose")  # settings without a command-line option
+PATHS = ("data", "labels", "corrected")  # the fingerprint identifies their content, wherever they lie
+_LOCK = threading.Lock()
+_ENTERED: set[Path] = set()  # file locks exclude other processes, this set other threads of this one
+
+
+class RunFolder:
+    """A run folder: spec.json, record.jsonl, tables, samples, model, requested scores and, at the end, `done`.
+
+    Enter it to write: one process at a time. The lock is released when the process ends, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.record = Record(path / "record.jsonl")
+        self.checkpoints = Checkpoints(path / "checkpoints")
+        self._lock = -1
+
+    @property
+    def done(self) -> bool:
+        return (self.path / "done").exists()
+
+    def __enter__(self) -> "RunFolder":
+        self.refuse_other_files()
+        with _LOCK:
+            if self.path.absolute() in _ENTERED:
+                raise InputError(f"run folder {self.path} is already in use by this process; name another --out")
+            _ENTERED.add(self.path.absolute())
+        try:
+            return self._locked()
+        except BaseException:
+            _ENTERED.discard(self.path.absolute())
+            raise
+
+    def _locked(self) -> "RunFolder":
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.read(self._lock, 100).decode(errors="replace").strip()
+            os.close(self._lock)
+            raise InputError(
+                f"run folder {self.path} is in use by process {owner or 'unknown'}; wait for it or name another --out"
+            ) from None
+        os.truncate(self._lock, 0)
+        os.write(self._lock, str(os.getpid()).encode())
+        for left_behind in self.path.rglob(".*.tmp"):
+            left_behind.unlink()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.truncate(self._lock, 0)  # an empty lock file: no process is in the folder
+        os.close(self._lock)
+        _ENTERED.discard(self.path.absolute())
+
+    def refuse_other_files(self) -> None:
+        """Refuse a path that is a file, or a folder with files that belong to no run."""
+        refuse_no_folder(self.path)
+        if self.path.is_dir() and not (self.path / "spec.json").exists():
+            stages = [name for name in STAGE_FOLDERS if any((self.path / name).glob("*/lock"))]
+            ours = {"lock", REQUEST, *stages, *([FINAL] if stages else [])}
+            others = [p.name for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp"]
+            if others:
+                raise InputError(f"{self.path} contains other files ({others[0]}); name another --out")
+
+    def refuse_other_settings(self, experiment: Experiment) -> None:
+        """Refuse a folder whose run was started with other settings."""
+        path = self.path / "spec.json"
+        if path.exists():
+            head = read_json(path)
+            self._refuse(differences(head, {"experiment": experiment.as_dict(), "data": head.get("data")}))
+
+    def is_finished_from(self, source: str | None) -> bool:
+        """Return whether the run is finished and was trained on the files with this fingerprint."""
+        return self.done and source is not None and read_json(self.path / "spec.json").get("source") == source
+
+    def claim(
+        self,
+        experiment: Experiment,
+        fingerprint: str,
+        versions: dict[str, str],
+        command: str = "",
+        source: str | None = None,
+    ) -> None:
+        """Write the specification, or refuse the folder if it holds that of another run."""
+        path = self.path / "spec.json"
+        spec = {"experiment": experiment.as_dict(), "data": fingerprint}
+        if path.exists():
+            self._refuse(differences(read_json(path), spec))
+        else:
+            known = {name: value for name, value in (("source", source), ("command", command)) if value}
+            write_atomically(path, json.dumps({**spec, "versions": versions, **known}, indent=1).encode())
+
+    def _refuse(self, different: Sequence[tuple[str, Any, Any]]) -> None:
+        for name, was, now in different:
+            raise InputError(
+                f"{self.path} holds another run: it was trained {as_option(name, was)}, not {as_option(name, now)}; "
+                "name another --out"
+            )
+
+    def require_scores(self, epochs: Sequence[int], epochs_done: int) -> None:
+        """Refuse requested scores of epochs that are over and whose scores were not saved."""
+        for epoch in epochs:
+            if epoch <= epochs_done and not (self.path / scores_name(epoch)).exists():
+                raise InputError(f"{self.path} is past epoch {epoch} and has no scores of it; name another --out")
+
+    def write(self, name: str, content: bytes) -> None:
+        write_atomically(self.path / name, content)
+
+    def finish(self) -> None:
+        """Mark the run as finished and delete its checkpoints."""
+        self.write("done", b"")
+        self.checkpoints.clear()
+
+
+def scores_name(epoch: int) -> str:
+    return f"scores-{epoch}.safetensors"
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the fields in which two specifications differ with both values, the most informative first."""
+    before, after = (
+        {**with_defaults(spec.get("experiment", {})), FINGERPRINT: spec.get("data")} for spec in (old, new)
+    )
+    ignored = (*PATHS, *NOT_IN_NAME)
+    differ = [name for name, value in after.items() if before.get(name) != value and name not in ignored]
+    return [(name, before.get(name), after[name]) for name in sorted(differ, key=_rank)]
+
+
+def _rank(name: str) -> int:
+    """Order differences: settings that users change on purpose come first, method options last."""
+    return NAMED_FIRST.index(name) if name in NAMED_FIRST else len(NAMED_FIRST) + (name == "options")
+
+
+def as_option(name: str, value: Any) -> str:
+    """Describe a setting as the command line has it: with --epochs 12."""
+    if name == FINGERPRINT:
+        return f"on data and labels with fingerprint {value}"
+    option = "--set" if name == "options" else name if name in WITHOUT_OPTION else f"--{name.replace('_', '-')}"
+    if value is None or value is False or value in ("", []):
+        return f"without {option}"
+    if name == "options":
+        return "with " + " ".join(f"{option} {key}={chosen}" for key, chosen in value)
+    return f"with {option}" if value is True else f"with {option} {value}"

@@ -1,0 +1,182 @@
+"""Read run folders: specification, record, tables, per-sample statistics, and the layout of automatic runs.
+
+A run folder holds spec.json, record.jsonl, and once it is finished tables.safetensors, samples.safetensors,
+model.safetensors and done. The folder of an automatic run also holds the folders of its other stages, and audit/ with
+the files of its audit. Nothing here imports torch.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file
+
+from labelsieve.errors import InputError
+from labelsieve.runs.record import read_head, read_rows, refuse_incomplete
+
+Array = np.ndarray[Any, Any]
+# Folders of the stages of an automatic run, in the order in which they are trained; the run itself lies above them.
+NETWORK, PROBE, AGAIN, PLAIN, LONGER, FINAL = "network", "probe", "again", "plain", "longer", "final"
+STAGE_FOLDERS = (NETWORK, PROBE, AGAIN, PLAIN, LONGER, FINAL)
+TRAINED, HELD_OUT, TESTED = 0, 1, 2  # values of `split` in samples.safetensors
+FEW_KEPT = 0.6  # a class is neglected if less than this part of the usual share of its samples is kept
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, finished or not."""
+
+    spec: dict[str, Any]
+    epochs: list[dict[str, Any]]
+    end: dict[str, Any]  # empty until the run is finished
+    tables: dict[str, Array]
+    start: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)  # empty without a delivered model
+    command: str = ""  # the command line that started it, if known
+    final: "Run | None" = None  # the final training of an automatic run, whose model is delivered
+
+    @property
+    def method(self) -> str:
+        criterion = self.spec["criterion"]
+        return f"{self.spec['method']} ({criterion})" if criterion else str(self.spec["method"])
+
+    @property
+    def delivered(self) -> "Run":
+        """The training whose model is delivered."""
+        return self.final or self
+
+    def series(self, name: str) -> list[float]:
+        """Return a value of every epoch."""
+        return [epoch[name] for epoch in self.epochs]
+
+
+def read_run(path: Path, with_tables: bool = True) -> Run:
+    """Read the folder of a finished run."""
+    if not (path / "done").exists():
+        raise InputError(f"{path} is not a finished run") if path.is_dir() else not_a_run(path)
+    return read_progress(path, with_tables)
+
+
+def read_progress(path: Path, with_tables: bool = True) -> Run:
+    """Read the folder of a run that may be unfinished."""
+    if not (path / "spec.json").is_file():
+        raise InputError(f"{path} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
+    head, rows = read_head(path), read_rows(path)
+    spec, done = head["experiment"], (path / "done").exists()
+    if done:
+        refuse_incomplete(path, spec, rows)
+    try:
+        tables = path / "tables.safetensors"  # committed records have none
+        return Run(
+            spec,
+            [row for row in rows if row["event"] == "epoch"],
+            rows[-1] if done else {},
+            load_file(tables) if with_tables and done and tables.exists() else {},
+            next((row for row in rows if row["event"] == "start"), {}),
+            head.get("versions", {}),
+            _class_names(path / "model.safetensors"),
+            head.get("command", ""),
+            read_progress(path / FINAL, False) if (path / FINAL / "done").exists() else None,
+        )
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise InputError(f"cannot read the run {path}: {error}") from error
+
+
+def _class_names(model: Path) -> list[str]:
+    """Return the class names stored in the header of a delivered model."""
+    if not model.exists():
+        return []
+    with safe_open(model, framework="numpy") as file:
+        return list(json.loads(file.metadata()["labelsieve"])["classes"])
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """Return the specification of a run."""
+    return dict(read_head(path)["experiment"])
+
+
+def read_scores(path: Path) -> dict[str, Array]:
+    """Read the scores of every sample that a run saved after an epoch."""
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read the scores {path}: {error}") from error
+
+
+def read_samples(path: Path) -> dict[str, Array] | None:
+    """Read the per-sample statistics of a run; None if it was made by a version without them."""
+    file = path / "samples.safetensors"
+    try:
+        return load_file(file) if file.exists() else None
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(f"cannot read {file}: {error}") from error
+
+
+def finished_runs(*roots: Path) -> list[Path]:
+    """Return the folders of all finished runs below the roots, without the stages of automatic runs, sorted by name."""
+    return [
+        done.parent
+        for root in roots
+        for done in sorted(root.rglob("done"))
+        if (done.parent / "spec.json").exists() and not {*STAGE_FOLDERS} & {*done.relative_to(root).parts}
+    ]
+
+
+def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group runs by method, each group sorted by seed."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.method, []).append(run)
+    return {method: sorted(group, key=lambda run: run.spec["seed"]) for method, group in groups.items()}
+
+
+def neglected_classes(run: Run) -> list[str]:
+    """Return the classes of which far fewer samples were kept in the last epoch than of others, with that share."""
+    least = FEW_KEPT * (1 - run.spec["noise_rate"])
+    last = run.epochs[-1].get("kept") or []
+    present = [any(row["kept"][place] for row in run.epochs) for place, _ in enumerate(last)]  # else it has no samples
+    every = zip(run.classes, last, present, strict=False)
+    return [f"{name} ({100 * share:.0f}%)" for name, share, known in every if known and share < least]
+
+
+def delivered_folder(run: Path) -> Path:
+    """Return the folder of the training whose model a run delivers: its final training if it has one."""
+    return run / FINAL if (run / FINAL).is_dir() else run
+
+
+def audit_folder(place: Path) -> Path:
+    """Return the folder of audit files: audit/ in a run folder, or the folder itself for an audit without a run."""
+    return place if is_separate_audit(place) else place / "audit"
+
+
+def is_separate_audit(place: Path) -> bool:
+    """Return whether a folder holds an audit that belongs to no run."""
+    if not (place / "summary.json").is_file() or (place / "audit").exists() or (place / "spec.json").exists():
+        return False
+    run = place.resolve().parent
+    if place.resolve().name == "audit" and (run / "spec.json").exists():
+        raise InputError(f"{place} is the audit of a run; name the run instead: {run.name}")
+    return True
+
+
+def not_a_run(place: Path) -> InputError:
+    """Return the error for a folder that is neither a run nor an audit."""
+    made = "name a folder that labelsieve train or labelsieve audit made"
+    if not place.is_dir():
+        return InputError(f"there is no folder {place}; {made}")
+    return InputError(f"{place} is neither a run (it has no spec.json) nor an audit (it has no summary.json); {made}")

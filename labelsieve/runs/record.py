@@ -1,0 +1,121 @@
+"""Read spec.json and record.jsonl of a run, and check that the record of a finished run is complete and consistent."""
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import product, zip_longest
+from pathlib import Path
+from typing import Any
+
+from labelsieve.errors import InputError
+
+Row = dict[str, Any]
+REQUIRED = ("method", "criterion", "seed", "epochs")  # fields without which a specification cannot be used
+
+
+def errors(rows: Sequence[Row]) -> dict[str, float]:
+    """Return best, last and mean of the last ten test errors of the last round; empty without a test set."""
+    last_round = rows[-1].get("round")
+    every = [row["test_error"] for row in rows if "test_error" in row and row.get("round") == last_round]
+    if not every:
+        return {}
+    return {"best": min(every), "last": every[-1], "last_ten": sum(every[-10:]) / len(every[-10:])}
+
+
+def damaged(file: Path, reason: str) -> InputError:
+    """Return the error for a damaged file in a run folder."""
+    fix = f"restore it from version control, or delete the folder {file.parent} and run the command again"
+    return InputError(f"{file} is damaged: {reason}; {fix}")
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """Return the content of spec.json: the specification under `experiment`, fingerprints, versions and command."""
+    file = path / "spec.json"
+    head = _json_object(file, _content(file), "the file")
+    spec = head.get("experiment")
+    if not isinstance(spec, dict):
+        raise damaged(file, "it has no experiment")
+    if missing := [name for name in REQUIRED if name not in spec]:
+        raise damaged(file, f"its experiment has no {', '.join(missing)}")
+    return head
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the lines of a run's record; an incomplete last line is ignored."""
+    file = path / "record.jsonl"
+    lines = _content(file).split(b"\n")[:-1]
+    rows = [_json_object(file, line, f"line {number}") for number, line in enumerate(lines, 1)]
+    for number, row in enumerate(rows, 1):
+        if "event" not in row:
+            raise damaged(file, f"line {number} has no event")
+    return rows
+
+
+def refuse_incomplete(path: Path, spec: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Refuse the record of a finished run if lines are missing or its last line contradicts its epochs."""
+    try:
+        reason = fault(spec, rows)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"a value cannot be used ({type(error).__name__}: {error})"
+    if reason:
+        raise damaged(path / "record.jsonl", reason)
+
+
+def fault(spec: dict[str, Any], rows: Sequence[Row]) -> str:
+    """Return what is wrong with the record of a finished run, or an empty string."""
+    events = [row["event"] for row in rows]
+    if events[:1] != ["start"]:
+        return "its first line is not the start"
+    if events[-1] != "end":
+        return f"it ends after line {len(events)} without an end event"
+    if unknown := set(events[1:-1]) - {"epoch", "resume"}:
+        return f"it has an unexpected event {sorted(map(str, unknown))[0]!r}"
+    epochs = [row for row in rows if row["event"] == "epoch"]
+    return _missing_epoch(spec, epochs) or _contradiction(spec, epochs, rows[-1])
+
+
+def _missing_epoch(spec: dict[str, Any], epochs: Sequence[Row]) -> str:
+    """Return a description of the first missing, repeated or misplaced epoch, or an empty string."""
+    if not epochs:
+        return "it has no epochs"
+    options: Row = {"rounds": epochs[-1].get("round", 1), **dict(spec.get("options", ()))}
+    rounds: int = options["rounds"]
+    found = [(row.get("round", 1), row["epoch"]) for row in epochs]
+    for expected, there in zip_longest(product(range(1, rounds + 1), range(1, spec["epochs"] + 1)), found):
+        if expected is None:
+            return f"epoch {there[1]} is one too many"
+        if there != expected:
+            of_round = f" of round {expected[0]}" if rounds > 1 else ""
+            return f"epoch {expected[1]} of {spec['epochs']}{of_round} is missing or out of order"
+    return ""
+
+
+def _contradiction(spec: dict[str, Any], epochs: Sequence[Row], end: Row) -> str:
+    """Return how the last line contradicts the epochs, or an empty string."""
+    if end.get("chosen_epoch") not in range(1, spec["epochs"] + 1):
+        return f"its last line has no chosen_epoch from 1 to {spec['epochs']}"
+    computed = errors(epochs)
+    for name in ("best", "last", "last_ten"):
+        written, real = end.get(name), computed.get(name)
+        if (written is None) != (real is None) or (written is not None and not math.isclose(written, real or 0.0)):
+            return f"its last line has {name} {written}, its epochs give {real}"
+    return ""
+
+
+def _json_object(file: Path, text: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise damaged(file, f"{where} is not JSON") from error
+    if not isinstance(found, dict):
+        raise damaged(file, f"{where} is not a JSON object")
+    return found
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise damaged(file, "it does not exist") from None
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""The record of benchmarks/audit.py as Markdown: average precision, differences, decisions and seconds."""
+"""Format the record of benchmarks/audit.py as Markdown: average precision, differences, F1 and seconds."""
 
 import json
 import sys
@@ -21,14 +21,14 @@ PEERS = (
 )
 POST_HOC = "labelsieve on cleanlab's probabilities"
 SCORES = (*OURS, POST_HOC, *PEERS)
-DECIDES = "cleanlab, self-confidence"  # the row that has cleanlab's decision
-NAMES = {DECIDES: "cleanlab, find_label_issues"}  # what its decision is called
+DECIDES = "cleanlab, self-confidence"  # the row with the F1 of cleanlab's issues
+NAMES = {DECIDES: "cleanlab, find_label_issues"}  # names of the rows in the F1 table
 NOT_INSTALLED = "not installed"
 FIGURES = ("average_precision", "auroc", "precision_at_errors", "f1")
 
 
 def settings(record: Sequence[Cell]) -> dict[str, dict[str, Group]]:
-    """Per data, per noise in words: the cells of all systems and seeds."""
+    """Group the cells of all systems and seeds by data and kind of noise."""
     found: dict[str, dict[str, Group]] = {}
     for cell in record:
         found.setdefault(data_of(cell), {}).setdefault(noise_of(cell), []).append(cell)
@@ -45,12 +45,12 @@ def noise_of(cell: Cell) -> str:
 
 
 def by_seed(cells: Iterable[Cell], score: str, figure: str) -> dict[int, float]:
-    """One figure of one score, seed by seed."""
+    """Return one figure of one score for each seed."""
     return {cell["seed"]: cell["scores"][score][figure] for cell in cells if figure in cell["scores"].get(score, {})}
 
 
 def best_peer(cells: Group, peers: Sequence[str] = PEERS) -> str:
-    """The peer with the highest mean average precision, known only afterwards: in the peers' favour."""
+    """Return the peer with the highest mean average precision; choosing it afterwards favours the peers."""
     means = {peer: mean_and_error(list(values.values()))[0] for peer in peers if (values := ap(cells, peer))}
     return max(means, key=lambda peer: means[peer])
 
@@ -60,7 +60,7 @@ def ap(cells: Group, score: str) -> dict[int, float]:
 
 
 def differences(cells: Group, ours: str, peer: str, figure: str = "average_precision") -> list[float]:
-    """A figure of ours less the peer's, of each seed that both have."""
+    """Return our figure minus the peer's for each seed that both have."""
     mine, theirs = by_seed(cells, ours, figure), by_seed(cells, peer, figure)
     return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
 
@@ -76,35 +76,35 @@ def shown(values: Iterable[float], digits: int = 3, sign: str = "") -> str:
 
 
 def marked(score: str, cells: Iterable[Cell]) -> str:
-    """The score's name, and whether cleanlab itself computed it."""
+    """Return the name of the score, with a remark if cleanlab itself did not compute it."""
     without = any(cell["made"]["versions"]["cleanlab"] == NOT_INSTALLED for cell in cells if score in cell["scores"])
     return f"{score} (by its definition)" if score.startswith("cleanlab") and without else score
 
 
 def present(groups: Iterable[Group], figure: str) -> list[str]:
-    """The scores that have this figure anywhere."""
+    """Return the scores for which this figure exists."""
     cells = [cell for group in groups for cell in group]
     return [score for score in SCORES if by_seed(cells, score, figure)]
 
 
 def precision_table(noises: Mapping[str, Group]) -> str:
-    """Average precision, a row per score, a column per noise, and what labelsieve is ahead or behind by."""
+    """Return the average precision of each score for each noise, and the differences to the best peer."""
     scores = present(noises.values(), "average_precision")
     rows = [["average precision", *noises]]
     for score in scores:
         name = marked(score, [cell for cells in noises.values() for cell in cells])
         rows.append([name, *(shown(ap(cells, score).values()) for cells in noises.values())])
-    rows.append(["the best peer", *(best_peer(cells) for cells in noises.values())])
+    rows.append(["best peer", *(best_peer(cells) for cells in noises.values())])
     for ours in OURS:
         if any(ap(cells, ours) for cells in noises.values()):
             gaps = (shown(differences(cells, ours, best_peer(cells)), sign="+") for cells in noises.values())
-            rows.append([f"{ours}, minus the best peer", *gaps])
+            rows.append([f"{ours}, minus best peer", *gaps])
     return markdown(rows)
 
 
 def decision_table(noises: Mapping[str, Group]) -> str:
-    """F1 of those who decide."""
-    rows = [["F1 of the decision", *noises]]
+    """Return the F1 of the systems that report issues."""
+    rows = [["F1 of the reported issues", *noises]]
     for score in present(noises.values(), "f1"):
         cells = (shown(by_seed(group, score, "f1").values()) for group in noises.values())
         rows.append([NAMES.get(score, score), *cells])
@@ -112,7 +112,7 @@ def decision_table(noises: Mapping[str, Group]) -> str:
 
 
 def time_table(groups: Mapping[str, Mapping[str, Group]]) -> str:
-    """Seconds per audit, means over noises and seeds: of the processor, of the clock, and without cleanlab's search."""
+    """Return the mean CPU and wall seconds per audit, also without cleanlab's search for the number of epochs."""
     rows = [
         [
             "seconds for one audit",
@@ -133,7 +133,7 @@ def time_table(groups: Mapping[str, Mapping[str, Group]]) -> str:
                 for cells in everywhere
                 for kind in ("cpu", "wall")
             ]
-            rows.append(["the same without the search for its epochs", *bare])
+            rows.append(["cleanlab, without the search for the number of epochs", *bare])
     return markdown(rows)
 
 
@@ -143,39 +143,39 @@ def mean_of(values: Iterable[float]) -> str:
 
 
 def behind(noises: Mapping[str, Group]) -> list[str]:
-    """Where labelsieve's mean is not above its rivals', in words: in ranking, then in deciding."""
+    """List where labelsieve's mean is not above its rivals': first average precision, then F1."""
     lines = []
-    same = {POST_HOC: tuple(peer for peer in PEERS if peer.startswith("cleanlab"))}  # who has the same probabilities
+    same = {POST_HOC: tuple(peer for peer in PEERS if peer.startswith("cleanlab"))}  # peers with the same probabilities
     for ours in (*OURS, POST_HOC):
         best = {noise: best_peer(cells, same.get(ours, PEERS)) for noise, cells in noises.items() if ap(cells, ours)}
         gaps = {f"{noise}, {peer}": differences(noises[noise], ours, peer) for noise, peer in best.items()}
-        whose = "the better of cleanlab's scores" if ours in same else "the best peer's"
-        lines += losses(f"{ours}, average precision is behind {whose}", gaps)
+        rival = "the better of cleanlab's scores" if ours in same else "the best peer"
+        lines += losses(f"{ours}, has a lower average precision than {rival}", gaps)
     for ours in (*OURS, POST_HOC):
         gaps = {noise: differences(cells, ours, DECIDES, "f1") for noise, cells in noises.items()}
-        lines += losses(f"{ours}, F1 is behind {NAMES[DECIDES]}", gaps)
+        lines += losses(f"{ours}, has a lower F1 than {NAMES[DECIDES]}", gaps)
     return lines
 
 
 def losses(claim: str, gaps: Mapping[str, list[float]]) -> list[str]:
-    """The claim with the places where it holds, or nothing."""
+    """Return the claim with the settings in which it holds, or nothing."""
     lost = [f"{place} ({shown(gap, sign='+')})" for place, gap in gaps.items() if gap and mean_and_error(gap)[0] <= 0]
     return [f"{claim}: {'; '.join(lost)}"] if lost else []
 
 
 def summary(record: Sequence[Cell]) -> str:
-    """What the documentation shows."""
+    """Return the tables of docs/audit.md."""
     parts = []
     groups = settings(record)
     for data, noises in groups.items():
-        said = behind(noises) or ["labelsieve's means are above those of its peers everywhere"]
+        said = behind(noises) or ["labelsieve has higher means than all peers"]
         decided = [table] if (table := decision_table(noises)) else []
         parts += [f"{data}:", precision_table(noises), *decided, "\n".join(f"- {line}." for line in said)]
-    return "\n\n".join([*parts, time_table(groups)]) if parts else "the record is empty"
+    return "\n\n".join([*parts, time_table(groups)]) if parts else "The record is empty."
 
 
 def everything(record: Sequence[Cell]) -> str:
-    """All figures of all scores."""
+    """Return all figures of all scores."""
     parts = [summary(record)]
     for data, noises in settings(record).items():
         for noise, cells in noises.items():

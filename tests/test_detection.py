@@ -1,7 +1,6 @@
 """Figures of detection by hand, what peers compute, and the tables that come from a record."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from benchmarks.detection import auroc, average_precision, decision, precision_a
 from benchmarks.peers import Watched, cross_validated, margins, normalized_margin, self_confidence, stratified_folds
 from benchmarks.peers import watched as watched_training
 from labelsieve.runs.execute import prepare
-from labelsieve.runs.spec import planned
+from labelsieve.runs.spec import experiment_for
 
 ROOT = Path(__file__).parents[1]
 WRONG = np.array([True, False, True, False])
@@ -124,7 +123,7 @@ def test_folds_are_even_in_every_label():
 
 @pytest.fixture(scope="module")
 def small():
-    experiment = planned("fashion", noise="symmetry", rate=0.4, epochs=4, warmup=0, seed=1)
+    experiment = experiment_for("fashion", noise="symmetry", rate=0.4, epochs=4, warmup=0, seed=1)
     prepared = prepare(experiment)
     return replace(prepared, train=prepared.train.at(torch.arange(1000)))
 
@@ -172,14 +171,14 @@ def test_the_best_peer_and_the_paired_difference():
     assert differences(cells, "labelsieve, true rate", best_peer(cells)) == pytest.approx([0.2, -0.1])
     table = precision_table({"pair 40%": cells})
     assert "| labelsieve, true rate | 0.850 ± 0.050 |" in table
-    assert "| labelsieve, true rate, minus the best peer | +0.050 ± 0.150 |" in table
+    assert "| labelsieve, true rate, minus best peer | +0.050 ± 0.150 |" in table
     assert behind({"pair 40%": cells}) == []
-    assert "| the same without the search for its epochs | 6.0 | 12.0 |" in time_table(settings(MADE_UP))
+    assert "| cleanlab, without the search for the number of epochs | 6.0 | 12.0 |" in time_table(settings(MADE_UP))
 
 
 def test_a_loss_is_said():
     worse = [cell("labelsieve", 3, **{"labelsieve, true rate": 0.5}), *MADE_UP[2:3]]
-    claim = "labelsieve, true rate, average precision is behind the best peer's"
+    claim = "labelsieve, true rate, has a lower average precision than the best peer"
     assert f"- {claim}: pair 40%, cleanlab, self-confidence (-0.200)." in summary(worse)
 
 
@@ -188,7 +187,7 @@ def test_a_worse_decision_is_said():
     ours["scores"]["labelsieve, true rate"]["f1"] = 0.5
     theirs = {**theirs, "scores": {name: {**row, "f1": 0.75} for name, row in theirs["scores"].items()}}
     assert behind({"pair 40%": [ours, theirs]}) == [
-        "labelsieve, true rate, F1 is behind cleanlab, find_label_issues: pair 40% (-0.250)"
+        "labelsieve, true rate, has a lower F1 than cleanlab, find_label_issues: pair 40% (-0.250)"
     ]
 
 
@@ -246,17 +245,18 @@ def test_what_is_said_of_the_automatic_rates_is_so():
     page = " ".join((ROOT / "docs" / "auto.md").read_text(encoding="utf-8").split())
     off = {(r["data"], r["noise"], r["rate"], r["seed"]): 100 * (r["estimate"][0] - r["wrong"]) for r in rows}
     (worst,) = [cell for cell, points in off.items() if abs(points) > 5]
-    assert worst[:2] == ("cifar10n", "worst") and f"*worst* is {-off.pop(worst):.1f} too low" in page
+    assert worst[:2] == ("cifar10n", "worst") and f"`cifar10n` *worst* is {-off.pop(worst):.1f} points too low" in page
     low, high = min(off, key=off.__getitem__), max(off, key=off.__getitem__)
     assert low == ("fashion", "pair", 0.1, 3) and high == ("fashion", "symmetry", 0.4, 5)
-    assert f"{-off[low]:.1f} too low (10% pair noise, seed 3) and {off[high]:.1f} too high (symmetry" in page
+    assert f"{-off[low]:.1f} points too low (`fashion`, pair 10%, seed 3)" in page
+    assert f"{off[high]:.1f} points too high (`fashion`, symmetry 40%, seed 5)" in page
     clean = max(points for cell, points in off.items() if cell[2] < 0.2)
-    assert f"none is more than {clean:.1f} too high" in page
+    assert f"no estimate is more than {clean:.1f} points too high" in page
     for data in ("fashion", "digits"):
         above = [row["error"] - row["error told"] for row in rows if row["data"] == data]
         most, mean = max(above), sum(above) / len(above)
-        assert re.search(rf"`{data}` (no error|none) is more than {most:.1f} above.*? mean .*?{-mean:.1f} below", page)
+        claim = f"at most {most:.1f} points higher, and {-mean:.1f} points lower on average"
+        assert f"On `{data}` it is {claim}" in page
     both = [row["error"] - row["error selecting"] for row in rows if row["data"] != "cifar10n"]
-    said = {1: "one"}[sum(change > 0 for change in both)]
-    better = sum(change < 0 for change in both)
-    assert f"made {said} delivered model of {len(both)} worse, {better} are better" in page
+    better, worse = (sum(sign * change > 0 for change in both) for sign in (-1, 1))
+    assert f"it improved {better} of {len(both)} models and made {worse} worse" in page

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Writing files: atomically, and never over the user's own work."""
 
 import errno
 import os
@@ -8,16 +8,16 @@ from labelsieve.errors import InputError, ResourceError
 
 
 def refuse_no_folder(path: Path, option: str = "--out") -> None:
-    """Say before any work that a folder for it is not there and cannot be made."""
+    """Refuse an output folder that cannot be created or written."""
     nearest = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
     if not nearest.is_dir():
         raise InputError(f"{nearest} is a file, not a folder; name another {option}")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write in {nearest}; name another {option}")
+        raise InputError(f"cannot write to {nearest}; name another {option}")
 
 
 def refuse_others(path: Path, *first_lines: str) -> None:
-    """A file that does not begin with a line which labelsieve writes is somebody's work, and not written over."""
+    """Refuse to overwrite a file whose first line is not one that labelsieve writes."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file in it")
     if not path.is_file() or not path.stat().st_size:
@@ -29,11 +29,11 @@ def refuse_others(path: Path, *first_lines: str) -> None:
     except OSError as error:
         raise disk_error(path, error) from error
     if first not in first_lines:
-        raise InputError(f"{path} is there already and may be your own work; name another file, or move it away")
+        raise InputError(f"{path} exists and was not written by labelsieve; name another file, or move it away")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a file beside it, flush to the disk, rename: a reader or a crash never sees half a file."""
+    """Write a temporary file, flush it to disk and rename it: neither readers nor crashes see a partial file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -48,7 +48,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder survive a crash of the machine."""
+    """Flush a folder to disk, so that a rename in it survives a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -57,7 +57,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def disk_error(path: Path, error: OSError) -> InputError | ResourceError:
-    """The right error for a failed write: a full disk can be mended and gone on from."""
+    """Return the error for a failed write; after a full disk the command can be resumed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ResourceError(f"the disk is full, {path} was not written: make room and run the same command again")
+        return ResourceError(
+            f"the disk is full, {path} was not written; free some space and run the same command again"
+        )
     return InputError(f"cannot write {path}: {error.strerror or error}")

@@ -1,6 +1,6 @@
-"""Progress for people: a line that moves on a terminal, a plain line per epoch elsewhere.
+"""Progress of a training: a live line on a terminal, one plain line per epoch elsewhere.
 
-Steps are counted on the host: nothing here asks the device how far it is.
+Steps are counted on the host, so that showing progress never waits for the device.
 """
 
 import sys
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from labelsieve.text import duration
+
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def place(row: Row) -> str:
+def _epoch_name(row: Row) -> str:
     return f"round {row['round']}, epoch {row['epoch']}" if "round" in row else f"epoch {row['epoch']}"
 
 
-def told(row: Row) -> str:
-    """An epoch in one line."""
+def _epoch_summary(row: Row) -> str:
+    """Return losses and errors of an epoch in one line."""
     words = [f"loss {row['train_loss']:.3f}"]
     words += [f"{name.replace('_', ' ')} {row[name]:.2f}%" for name in ("test_error", "valid_error") if name in row]
     if row.get("precision") is not None:
@@ -30,30 +32,23 @@ def told(row: Row) -> str:
     return ", ".join(words)
 
 
-def duration(seconds: float) -> str:
-    """In words, to the unit that matters."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 @dataclass(frozen=True)
 class Plan:
-    """What is trained, and what comes before and after it in one go."""
+    """One training and its place among the trainings of one command."""
 
-    epochs: int  # of a round
+    epochs: int  # of one round
     rounds: int = 1
-    part: str = ""  # its name, if it is a part of something
-    earlier: int = 0  # epochs of the parts before it
-    later: int = 0  # epochs of the parts after it
+    part: str = ""  # name of this training, if there are several
+    earlier: int = 0  # epochs of the trainings before it
+    later: int = 0  # epochs of the trainings after it
 
     @property
     def all_epochs(self) -> int:
         return self.epochs * self.rounds
 
     def place(self, done: int, total: int) -> str:
-        """Where that many of its steps lead: probe, epoch 3/44, step 7/10"""
-        steps = total // self.all_epochs  # of an epoch
+        """Return the position after a number of steps: stage 2 of 6, probe 1/5, epoch 3/44, step 7/10."""
+        steps = total // self.all_epochs  # per epoch
         epoch, step = divmod(max(done - 1, 0), steps)
         number, epoch = divmod(epoch, self.epochs)
         words = [self.part] if self.part else []
@@ -61,13 +56,13 @@ class Plan:
         return ", ".join([*words, f"epoch {epoch + 1}/{self.epochs}", f"step {step + 1}/{steps}"])
 
     def whole(self, done: int, total: int) -> tuple[int, int]:
-        """The same with the parts before and after it counted: steps done, and all."""
+        """Return the finished and the total number of steps of all trainings."""
         steps = total // self.all_epochs
         return done + self.earlier * steps, total + (self.earlier + self.later) * steps
 
 
 class Pace:
-    """How long a step takes, since the first that was seen."""
+    """Measures the time per step, from the first step on."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -80,20 +75,20 @@ class Pace:
 
     @property
     def seconds(self) -> float | None:
-        """Of a step; None before there are two."""
+        """Seconds per step; None before the second step."""
         steps = self.last[0] - self.first[0]
         return (self.last[1] - self.first[1]) / steps if steps else None
 
 
 def speed(seconds: float) -> str:
-    """Of a step, as steps per second, or the other way round where they are slow."""
+    """Format the speed: steps per second, or seconds per step if steps are slow."""
     if seconds > 2:
-        return f"{seconds:.0f} s a step"
+        return f"{seconds:.0f} s per step"
     return f"{1 / seconds:,.1f} steps/s" if seconds > 0.1 else f"{1 / max(seconds, 1e-9):,.0f} steps/s"
 
 
-class HowFar:
-    """How far a training is: told every step and every epoch."""
+class _Watcher:
+    """Counts steps and estimates the remaining time."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.perf_counter) -> None:
         self.plan, self.pace = plan, Pace(clock)
@@ -107,32 +102,35 @@ class HowFar:
         self.pace.step(done)
 
     def left(self) -> str:
-        """How long it will take, if it goes on like this."""
+        """Return the estimated remaining time, for example ", about 3 min left in total"."""
         done, total = self.plan.whole(self.done, self.total) if self.total else (0, 0)
         if self.pace.seconds is None or done == total:
             return ""
-        return f", about {duration(self.pace.seconds * (total - done))} left{' in all' if self.plan.later else ''}"
+        return f", about {duration(self.pace.seconds * (total - done))} left{' in total' if self.plan.later else ''}"
 
 
-class PlainLines(HowFar):
-    """A line per epoch."""
+class PlainLines(_Watcher):
+    """Prints one line per epoch."""
 
     def __enter__(self) -> "PlainLines":
         return self
 
     def epoch(self, row: Row) -> None:
         part = f"{self.plan.part}, " if self.plan.part else ""
-        print(f"{part}{place(row)}/{self.plan.epochs}: {told(row)}, {row['seconds']} s{self.left()}", flush=True)
+        print(
+            f"{part}{_epoch_name(row)}/{self.plan.epochs}: {_epoch_summary(row)}, {row['seconds']} s{self.left()}",
+            flush=True,
+        )
 
 
-class LiveLine(HowFar):
-    """A bar that moves with the steps, how fast they go, how long it will take, and how the last epoch went."""
+class LiveLine(_Watcher):
+    """Shows a progress bar, speed, remaining time and the result of the last epoch."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.perf_counter) -> None:
         from rich.live import Live
 
         super().__init__(plan, clock)
-        self.said = ""
+        self.summary = ""
         self.live = Live(get_renderable=self.drawn, refresh_per_second=4)
 
     def __enter__(self) -> "LiveLine":
@@ -143,7 +141,7 @@ class LiveLine(HowFar):
         self.live.stop()
 
     def epoch(self, row: Row) -> None:
-        self.said = f"{place(row)}: {told(row)}"
+        self.summary = f"{_epoch_name(row)}: {_epoch_summary(row)}"
 
     def line(self) -> str:
         if not self.total:
@@ -161,8 +159,8 @@ class LiveLine(HowFar):
         grid.add_column()
         grid.add_column(no_wrap=True, overflow="ellipsis")
         grid.add_row(ProgressBar(total=total, completed=done, width=12), Text(self.line()))
-        if self.said:
-            grid.add_row("", Text(self.said, "dim"))
+        if self.summary:
+            grid.add_row("", Text(self.summary, "dim"))
         return grid
 
 
@@ -173,5 +171,5 @@ def live_bar() -> "Progress":
 
 
 def watching(plan: Plan) -> PlainLines | LiveLine:
-    """What suits where the output goes."""
+    """Return the live line for a terminal, plain lines otherwise."""
     return LiveLine(plan) if sys.stdout.isatty() else PlainLines(plan)

@@ -1,4 +1,9 @@
-"""judges: the trainings that speak of a run's labels, and what they say of samples that they did not learn from."""
+"""Judges: the finished trainings of an automatic run whose predictions for held-out samples say which labels are wrong.
+
+Three kinds of trainings can judge: the run itself (if it held samples out), the selecting probes, and the plain judges,
+which were trained without selection. `opinion_on` decides between them: plain judges are used unless the selecting
+trainings predict held-out labels clearly better (decisions 28, 31 and 32).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,157 +12,178 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.guesses import Guesses, guesses_from_run, guesses_of, joined
-from labelsieve.audit.held_out import Unseen, dense, in_share, label_likelihood, unseen_noise
+from labelsieve.audit.estimate import Interval
+from labelsieve.audit.guesses import Guesses, concatenated, guesses_from_probs, guesses_from_run
+from labelsieve.audit.held_out import (
+    HeldOutNoise,
+    dense_probs,
+    estimate_held_out_noise,
+    in_larger_set,
+    label_log_likelihood,
+)
 from labelsieve.errors import InputError
 from labelsieve.runs.read import AGAIN, HELD_OUT, LONGER, PLAIN, PROBE, Array, read_run, read_samples
 
-FOLDS = 5  # probes that hold out a fifth each
-CLEARLY = {PLAIN: 0.04, LONGER: 0.035}  # better must what selects foretell labels, in log-likelihood, to judge them
-OF_WHAT_LACKS = 0.03  # and by this share of what the plain ones lack: where little is foretold, a little says little
-FEWEST = 50  # held-out samples that an estimate can be made from
-LEAST = 1e-12  # the product of two probabilities
+FOLDS = 5  # trainings that each hold out one fifth
+CLEAR_ADVANTAGE = 0.035  # minimum advantage in mean log-likelihood for the selecting trainings to judge
+CLEAR_SHARE = 0.03  # and minimum advantage as a share of the plain judges' negative log-likelihood
+FEWEST = 50  # held-out samples needed for an estimate
+HIGH_RATE = 0.4  # noise rate given to the probes; from this rate on, estimates are reported unchanged
+HARD_SAMPLES = 0.01  # share of hard samples mistaken for wrong labels where few labels are wrong
+SMALLEST = 1e-12  # lower bound for the product of two probabilities
 
 
 class Opinion(NamedTuple):
-    """What a run and its judges think of every sample."""
+    """Predictions of a run and its judges for every sample."""
 
     guesses: Guesses
-    training: tuple[Array, Array] | None  # the mean margin (n) while training, and how often each sample was seen
-    unlearnt: bool  # no judge learnt from what it judges
+    training: tuple[Array, Array] | None  # mean margin (n) during training, and how often each sample was seen
+    out_of_sample: bool  # no judge was trained on the samples that it judges
 
 
 def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> Opinion:
-    """What a finished run, from the statistics of its samples, and its probes think."""
-    if (plainly := plain_guesses(run)) is not None:
-        return Opinion(plainly, None, unlearnt=True)
-    guesses = second_opinion(guesses_from_run(samples, num_classes), judges(run), samples["split"])
-    return Opinion(guesses, (samples["mean_margin"], samples["seen"]), unlearnt=False)
+    """Return the predictions by which the labels of a finished run are judged.
+
+    Args:
+        run: The folder of the run.
+        samples: Its per-sample statistics.
+    """
+    if (plain := plain_guesses(run)) is not None:
+        return Opinion(plain, None, out_of_sample=True)
+    guesses = combine_with_probes(guesses_from_run(samples, num_classes), selecting_judges(run), samples["split"])
+    return Opinion(guesses, (samples["mean_margin"], samples["seen"]), out_of_sample=False)
 
 
-def judges(run: Path) -> list[Path]:
-    """The finished trainings whose held-out samples speak for a run: its own, if it held some out, else its probes."""
+def selecting_judges(run: Path) -> list[Path]:
+    """Return the finished selecting trainings with held-out samples: the run itself, else its probes."""
     lr = read_run(run).spec["lr"]
     for marks in ([run / "done"], *(sorted((run / folder).glob("*/done")) for folder in (AGAIN, PROBE))):
-        found = [mark.parent for mark in marks if own_held_out(mark.parent) is not None]
+        found = [mark.parent for mark in marks if _held_out_guesses_of(mark.parent) is not None]
         if found:
             return [folder for folder in found if read_run(folder).spec["lr"] == lr]
     return []
 
 
 def plain_guesses(run: Path) -> Guesses | None:
-    """What plain probes say of samples that each did not learn from, unless the others foretell labels clearly better.
+    """Return the out-of-fold predictions of the plain judges; None unless they should judge.
 
-    Short ones come before longer ones. A sample that no fold held out has what the first says.
+    Short judges come before long ones. A sample that no fold held out gets the prediction of the first judge.
     """
     for folder in (PLAIN, LONGER):
-        folds = held_out_in_turn(run, folder)
-        if folds is not None and len(folds.every) == FOLDS and not selecting_is_clearly_better(run, folder):
-            return replace(guesses_of(folds.labels, folds.probs), decided=folds.decided)
+        folds = _out_of_fold(run, folder)
+        if folds is not None and len(folds.held_out) == FOLDS and not selecting_is_clearly_better(run, folder):
+            return replace(guesses_from_probs(folds.labels, folds.probs), decided=folds.decided)
     return None
 
 
 def selecting_is_clearly_better(run: Path, folder: str) -> bool:
-    """Whether what selects foretells labels clearly better than a folder's plain probes, where both held them out."""
-    folds, selecting = held_out_in_turn(run, folder), noise_among(held_out_guesses(judges(run)))
+    """Return whether the selecting trainings predict held-out labels clearly better than the plain judges of a folder."""
+    folds, selecting = _out_of_fold(run, folder), noise_of_guesses(held_out_guesses(selecting_judges(run)))
     if folds is None or selecting is None:
         return True
-    unknown = np.any(folds.every, axis=0) & np.any([held_out_by(judge) for judge in judges(run)], axis=0)
+    both = np.any(folds.held_out, axis=0) & np.any([held_out_by(judge) for judge in selecting_judges(run)], axis=0)
     if folds.decided is not None:
-        unknown &= ~folds.decided
-    plain = label_likelihood(folds.labels[unknown], folds.probs[unknown])
-    return clearly_better(selecting.likelihood, plain, CLEARLY[folder])
+        both &= ~folds.decided
+    return is_clearly_better(selecting.log_likelihood, label_log_likelihood(folds.labels[both], folds.probs[both]))
 
 
-def clearly_better(likelihood: float, other: float, bound: float) -> bool:
-    """Whether a mean log-likelihood is above another one by a bound, and by a share of what that one lacks."""
-    return likelihood > max(other + bound, (1 - OF_WHAT_LACKS) * other)
+def is_clearly_better(log_likelihood: float, other: float) -> bool:
+    """Return whether a mean log-likelihood is clearly above another, in absolute and in relative terms."""
+    return log_likelihood > max(other + CLEAR_ADVANTAGE, (1 - CLEAR_SHARE) * other)
 
 
-class Folds(NamedTuple):
-    """What the plain probes say."""
+class _Folds(NamedTuple):
+    """Out-of-fold predictions of plain judges."""
 
     labels: Array  # (n)
-    probs: Array  # (n, K)  of a sample by the probe that held it out
-    every: Sequence[Array]  # (n) bool for each probe: what it held out
+    probs: Array  # (n, K)  of each sample by the judge that held it out
+    held_out: Sequence[Array]  # (n) bool for each judge
     decided: Array | None  # (n) bool
 
 
-def foretold(run: Path) -> float:
-    """How well a finished plain training foretells the labels that it held out: their mean log-likelihood."""
-    held = own_held_out(run)
-    return -np.inf if held is None else label_likelihood(held.undecided.labels, dense(held.undecided))
-
-
-def held_out_in_turn(run: Path, folder: str) -> Folds | None:
-    """What the finished plain probes in a folder of a run say, each of what it held out; None if there are none."""
-    probes = [mark.parent for mark in sorted((run / folder).glob("*/done"))]
-    if not probes:
+def _out_of_fold(run: Path, folder: str) -> _Folds | None:
+    """Return the predictions of the finished plain judges in a folder, each for the samples that it held out."""
+    judges = [mark.parent for mark in sorted((run / folder).glob("*/done"))]
+    if not judges:
         return None
     classes = len(read_run(run).classes)
-    guesses = [guesses_from_run(read_samples(probe) or {}, classes) for probe in probes]
-    every = [held_out_by(probe) for probe in probes]
-    probs = dense(guesses[0])
-    for guess, held in zip(guesses, every, strict=True):
-        probs[held] = dense(guess.at(held))
-    return Folds(guesses[0].labels, probs, every, guesses[0].decided)
+    guesses = [guesses_from_run(read_samples(judge) or {}, classes) for judge in judges]
+    held_out = [held_out_by(judge) for judge in judges]
+    probs = dense_probs(guesses[0])
+    for guess, held in zip(guesses, held_out, strict=True):
+        probs[held] = dense_probs(guess.at(held))
+    return _Folds(guesses[0].labels, probs, held_out, guesses[0].decided)
+
+
+def held_out_log_likelihood(run: Path) -> float:
+    """Return the mean log-likelihood of the held-out labels under a finished plain training."""
+    held = _held_out_guesses_of(run)
+    return -np.inf if held is None else label_log_likelihood(held.undecided.labels, dense_probs(held.undecided))
 
 
 def held_out_by(run: Path) -> Array:
-    """Which samples (n) a run held out."""
+    """Return which samples (n) a run held out."""
     held: Array = (read_samples(run) or {})["split"] == HELD_OUT
     return held
 
 
-def held_out_noise(run: Path) -> Unseen:
-    """The share of wrong labels among the samples that a run, or where it learnt from all its probes, held out."""
-    return seen_by(judges(run) or [run])
+def noise_of_run(run: Path) -> HeldOutNoise:
+    """Estimate the noise from the samples held out by a run or, if it held out none, by its probes."""
+    return noise_from_runs(selecting_judges(run) or [run])
 
 
-def seen_by(runs: Sequence[Path]) -> Unseen:
-    """The share of wrong labels that finished runs see among the samples that each held out."""
+def noise_from_runs(runs: Sequence[Path]) -> HeldOutNoise:
+    """Estimate the noise from the samples that each of the finished runs held out."""
     held = held_out_guesses(runs)
-    seen = noise_among(held)
-    if seen is None:
+    noise = noise_of_guesses(held)
+    if noise is None:
         raise InputError(
-            f"{runs[0]} held out {0 if held is None else len(held)} samples, too few to estimate a noise rate; "
-            "say --noise-rate, or --valid"
+            f"{runs[0]} held out {0 if held is None else len(held)} samples, too few to estimate the noise rate; "
+            "set --noise-rate, or a larger --valid"
         )
-    return seen
+    return noise
 
 
-def noise_among(held: Guesses | None) -> Unseen | None:
-    """The same of guesses for held-out samples; None if these are too few. Labels that were decided on are right."""
+def noise_of_guesses(held: Guesses | None) -> HeldOutNoise | None:
+    """Estimate the noise from predictions for held-out samples; None if they are too few.
+
+    Labels decided by a reviewer count as correct.
+    """
     if held is None or len(held) < FEWEST:
         return None
     judged = held.undecided if len(held.undecided) >= FEWEST else held
-    return in_share(unseen_noise(judged.labels, dense(judged)), len(judged) / len(held))
+    return in_larger_set(estimate_held_out_noise(judged.labels, dense_probs(judged)), len(judged) / len(held))
+
+
+def reported_rate(rate: Interval) -> Interval:
+    """Return the noise rate to report: slightly lower than the estimate where few labels are wrong (decision 25)."""
+    lower = max(0.0, rate.estimate - HARD_SAMPLES * max(0.0, 1 - rate.estimate / HIGH_RATE))
+    return Interval(lower, min(lower, rate.low), rate.high)
 
 
 def held_out_guesses(runs: Sequence[Path]) -> Guesses | None:
-    """What finished runs think of the samples that each held out."""
-    found = [held for run in runs if (held := own_held_out(run)) is not None]
-    return joined(found) if found else None
+    """Return the predictions of finished runs for the samples that each held out."""
+    found = [held for run in runs if (held := _held_out_guesses_of(run)) is not None]
+    return concatenated(found) if found else None
 
 
-def own_held_out(run: Path) -> Guesses | None:
-    """What one run thinks of the samples that it held out itself."""
+def _held_out_guesses_of(run: Path) -> Guesses | None:
     samples = read_samples(run) or {}
     held = samples["split"] == HELD_OUT if "split" in samples else np.zeros(0, bool)
     return guesses_from_run(samples, len(read_run(run).classes)).at(held) if held.any() else None
 
 
-def second_opinion(guesses: Guesses, runs: Sequence[Path], split: Array) -> Guesses:
-    """The guesses of a run, each with that of the probe that held the sample out, where it learnt from all samples.
+def combine_with_probes(guesses: Guesses, probes: Sequence[Path], split: Array) -> Guesses:
+    """Average the log-probabilities of a run that held nothing out with those of the probe that held each sample out.
 
-    The mean of their log-probabilities: what the run has learnt by heart, the probe has not.
+    The run has memorized labels; the probe that held a sample out has not seen its label.
     """
-    if (split == HELD_OUT).any() or not runs:
+    if (split == HELD_OUT).any() or not probes:
         return guesses
-    probs = dense(guesses)
-    for run in runs:
-        samples = read_samples(run) or {}
+    probs = dense_probs(guesses)
+    for probe in probes:
+        samples = read_samples(probe) or {}
         held = samples["split"] == HELD_OUT
-        other = dense(guesses_from_run(samples, guesses.num_classes).at(held))
-        probs[held] = np.sqrt(np.maximum(probs[held] * other, LEAST))
-    return replace(guesses_of(guesses.labels, probs / probs.sum(1, keepdims=True)), decided=guesses.decided)
+        other = dense_probs(guesses_from_run(samples, guesses.num_classes).at(held))
+        probs[held] = np.sqrt(np.maximum(probs[held] * other, SMALLEST))
+    return replace(guesses_from_probs(guesses.labels, probs / probs.sum(1, keepdims=True)), decided=guesses.decided)

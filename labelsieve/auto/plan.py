@@ -1,47 +1,213 @@
-"""auto: a training whose noise rate and criterion are found in the data itself.
+"""The plan of an automatic training: a list of stages, each with its purpose, its trainings and its folder.
 
-A probe comes first: the same training up to a little after the warm-up, told that 40% of the labels are wrong. What it
-then predicts for samples that were held out says how many of their labels are wrong and whether the wrong ones come
-from certain classes. The training itself is told that. Where there are few samples, five probes hold out a fifth each,
-so that every label is judged, and the training learns from all; probes that found far less than they were told look
-again. All live in the run's folder and go on where they were cut."""
+If the noise rate is unknown, *probes* come first: trainings up to a little after the warm-up, given a noise rate of
+40%. Their predictions for held-out samples show how many labels are wrong and whether the wrong ones come from certain
+classes. The selecting training gets that noise rate. Plain *judges*, trained without selection, then judge the labels,
+and the final training learns from all samples with corrected labels and delivers its model. With fewer than 3,000
+samples, five probes hold out one fifth each, so that every label is judged and the training can use all samples.
 
-from collections.abc import Collection, Mapping, Sequence
+`plan` returns the stages given what the finished ones have shown so far; it is evaluated again after every stage.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from labelsieve.audit.estimate import Interval
-from labelsieve.audit.held_out import Unseen
-from labelsieve.auto.judge import FOLDS
+from labelsieve.audit.held_out import HeldOutNoise
+from labelsieve.auto.judge import FOLDS, HIGH_RATE
 from labelsieve.methods import GUARDS
-from labelsieve.runs.read import Array
-from labelsieve.runs.spec import SETTINGS, Experiment
+from labelsieve.runs.execute import epochs_of
+from labelsieve.runs.folder import CORRECTED
+from labelsieve.runs.read import AGAIN, FINAL, LONGER, NETWORK, PLAIN, PROBE
+from labelsieve.runs.spec import Experiment
 
-START = 0.4  # what the probe is told: too much rather than too little, or it learns the wrong labels by heart
-FAR_LESS = 0.3  # a rate that calls for a second look
-SHARE = 0.4  # of the epochs that the probe selects in
-GUARDED = tuple(GUARDS.items())
-CLEAN = 0.03  # a rate below which nearly everything is learnt from
-CAUTION = 0.01  # what people are told of clean labels stays so far below the likeliest rate: what is hard looks wrong
-FREE = ("epochs", "warmup", "batch", "lr")  # settings that are chosen where a person names none
-OWN: dict[str, dict[str, Any]] = {  # for these networks on a person's own images
-    "small": {"epochs": 30, "lr": 0.02},
-    "compact": {"epochs": 30, "lr": 0.05},
-}
-WARMUP = 1 / 3  # of these epochs
-RATES = (0.02, 0.05)  # learning rates that are tried where there are few samples
-STEPS = 47  # of an epoch, as the embedded data has: fewer samples are learnt from in smaller batches
-BATCHES = (32, 128)
-HELD = 600  # samples to hold out, if that is between a tenth and a fifth
-NEARLY_ALL = 0.95  # samples of one class in the eyes of a network that has learnt nothing
+LOW_RATE = 0.3  # estimates below this rate are repeated with probes that are given the estimate
+PROBE_SHARE = 0.4  # share of the epochs that a probe trains after the warm-up
+GUARD_OPTIONS = tuple(GUARDS.items())
+LEARNING_RATES = (0.02, 0.05)  # compared by the probes if there are few samples
+HELD_OUT_SAMPLES = 600  # samples to hold out, if that is between a tenth and a fifth
+TRAINING = ""  # folder of the selecting training: the run folder itself
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Trainings with one purpose, made one after the other."""
+
+    name: str
+    purpose: str
+    experiments: tuple[Experiment, ...]
+    folder: str  # in the run folder; trainings have numbered folders below it, except the selecting and the final one
+    condition: str = ""  # when the stage, or the rest of it, is skipped
+    expected: int | None = None  # number of trainings that are usually needed, if not all
+
+    def folders(self, run: Path) -> list[Path]:
+        """Return the folder of each training."""
+        if self.folder in (TRAINING, FINAL):
+            return [run / self.folder]
+        return [run / self.folder / str(number) for number, _ in enumerate(self.experiments, 1)]
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that are usually needed."""
+        return sum(epochs_of(experiment) for experiment in self.experiments[: self.expected])
+
+    def __str__(self) -> str:
+        """Describe the trainings: 5 trainings of 22 epochs."""
+        count = self.expected or len(self.experiments)
+        lengths = " and ".join(str(n) for n in dict.fromkeys(epochs_of(e) for e in self.experiments))
+        return f"{f'{count} trainings' if count > 1 else '1 training'} of {lengths} epochs"
+
+
+class Candidate(NamedTuple):
+    """A training with one network, and the probes before it; none if the noise rate is given."""
+
+    training: Experiment
+    probes: Sequence[Experiment]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to train automatically."""
+
+    candidates: tuple[Candidate, ...]  # several if the network must be chosen by short trainings
+    method: str | None = None  # requested by the user; its model is delivered
+    final: bool = True  # whether to train a final model on corrected labels
+
+    @property
+    def noise_is_unknown(self) -> bool:
+        return bool(self.candidates[0].probes)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the finished stages have shown."""
+
+    network: int | None = None  # position among the candidates
+    lr: float | None = None
+    noise: HeldOutNoise | None = None
+    judged: bool = False  # the short plain judges judge the labels
+    reasons: tuple[str, ...] = ()  # why the network was chosen
+
+
+def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]:
+    """Return the stages; those that depend on results still missing are listed as they are usually needed."""
+    found = found or Found()
+    training, probes = request.candidates[-1 if found.network is None else found.network]
+    stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
+    if not probes:
+        return [*stages, _training_stage(training)]
+    training = training if found.lr is None else replace(training, lr=found.lr)
+    stages.append(Stage("probe", _probe_purpose(probes), tuple(probes), PROBE))
+    if again := second_probes(training, probes, 0.0 if found.noise is None else found.noise.rate.estimate):
+        condition = f"skipped if the estimate is {LOW_RATE:.0%} or more"
+        stages.append(Stage("second probe", "repeat the estimate with the noise rate found", again, AGAIN, condition))
+    chosen = training if found.noise is None else choose_training(training, found.noise, request.method).experiment
+    stages += [_training_stage(chosen), *_judge_stages(training, probes, found)]
+    if request.final and request.method is None:
+        final = final_training(chosen, run / CORRECTED)
+        stages.append(Stage("final", "train the delivered model on all samples with corrected labels", (final,), FINAL))
+    return stages
+
+
+def _network_stage(candidates: Sequence[Candidate]) -> Stage:
+    trials = tuple(plain_judges(training, probes or [probe_of(training)])[0] for training, probes in candidates)
+    return Stage("network", f"choose the network: {' or '.join(e.model for e in trials)}", trials, NETWORK)
+
+
+def _probe_purpose(probes: Sequence[Experiment]) -> str:
+    rates = " and choose the learning rate" if len({probe.lr for probe in probes}) > 1 else ""
+    return f"estimate the noise rate{rates}"
+
+
+def _training_stage(training: Experiment) -> Stage:
+    return Stage("training", "train with sample selection", (training,), TRAINING)
+
+
+def _judge_stages(training: Experiment, probes: Sequence[Experiment], found: Found) -> list[Stage]:
+    """Return the plain judges; if the run holds samples out itself, the first decides whether the others are needed."""
+    judges = plain_judges(training, probes)
+    purpose = "judge the labels with networks trained without selection"
+    if not training.valid:
+        return [Stage("judges", purpose, judges, PLAIN)]
+    condition = "the first decides whether the others are needed"
+    stages = [Stage("judges", purpose, judges, PLAIN, condition, expected=1)]
+    if not found.judged:
+        long = tuple(replace(judge, epochs=training.epochs) for judge in judges)
+        stages.append(Stage("long judges", "compare with judges as long as the training", long, LONGER, condition, 1))
+    return stages
+
+
+def share_held_out(samples: int) -> float:
+    """Return the share of the training set that is held out."""
+    return round(min(0.2, max(0.1, HELD_OUT_SAMPLES / samples)), 3)
+
+
+def with_probes(experiment: Experiment, samples: int, rates: Sequence[float] = ()) -> Candidate:
+    """Return the training with its held-out share, and its probes; a share set by the user stays.
+
+    Args:
+        rates: Learning rates to choose from if there are few samples.
+    """
+    share = experiment.valid or share_held_out(samples)
+    probe = replace(probe_of(experiment), valid=share)
+    if experiment.valid or round(share * samples) >= HELD_OUT_SAMPLES:
+        return Candidate(replace(experiment, valid=share), [probe])
+    probes = [replace(probe, fold=fold, lr=rate) for rate in rates or [experiment.lr] for fold in range(FOLDS)]
+    return Candidate(experiment, probes)
+
+
+def probe_of(experiment: Experiment) -> Experiment:
+    """Return the training that estimates the noise rate; it equals the real one until the end of the warm-up."""
+    epochs = min(experiment.epochs, experiment.warmup + max(2, round(PROBE_SHARE * experiment.epochs)))
+    drops = tuple(drop * experiment.epochs / epochs for drop in experiment.drops if drop * experiment.epochs < epochs)
+    return replace(
+        experiment,
+        method="mentornet-prop",
+        criterion=None,
+        options=GUARD_OPTIONS,
+        noise_rate=HIGH_RATE,  # too high rather than too low: else the probe memorizes wrong labels
+        epochs=epochs,
+        drops=drops,
+        choose="last",
+        scores=(),
+    )
+
+
+def second_probes(experiment: Experiment, probes: Sequence[Experiment], rate: float) -> tuple[Experiment, ...]:
+    """Return probes that are given a low estimate and are as long as the training, if several probes made it.
+
+    Probes that are given too high a rate leave out so many samples that hard classes are not learned and look wrong.
+    """
+    if len(probes) == 1 or rate >= LOW_RATE:
+        return ()
+    settings: dict[str, Any] = {
+        "noise_rate": round(rate, 3),
+        "epochs": experiment.epochs,
+        "drops": experiment.drops,
+    }
+    return tuple(replace(probe, **settings) for probe in probes if probe.lr == experiment.lr)
+
+
+def plain_judges(experiment: Experiment, probes: Sequence[Experiment]) -> tuple[Experiment, ...]:
+    """Return five trainings without selection that stop before they memorize labels; each holds out another fifth.
+
+    If classes look alike, selection takes sides between them; plain networks predict how mixed their labels are.
+    """
+    short: dict[str, Any] = {"epochs": max(1, experiment.warmup), "warmup": 0, "drops": experiment.drops}
+    plain: dict[str, Any] = {"method": "default", "options": (), "noise_rate": 0.0, "lr": experiment.lr}
+    return tuple(replace(probes[0], **short, **plain, valid=1 / FOLDS, fold=fold) for fold in range(FOLDS))
+
+
+def final_training(selecting: Experiment, corrected: Path) -> Experiment:
+    """Return the training whose model is delivered: without selection, on all samples, with corrected labels."""
+    plain: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
+    return replace(selecting, **plain, corrected=str(corrected), valid=0.0, choose="last", scores=())
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The training that suits the data, and why."""
+    """The selecting training and the reasons for its settings."""
 
     experiment: Experiment
     reasons: tuple[str, ...]
@@ -50,131 +216,21 @@ class Choice:
         return {"noise_rate": self.experiment.noise_rate, "method": self.experiment.method, "reasons": self.reasons}
 
 
-def share_held_out(samples: int) -> float:
-    """How much of the training data is held out."""
-    return round(min(0.2, max(0.1, HELD / samples)), 3)
-
-
-def suited(asked: Experiment, model: str, free: Collection[str], samples: int) -> Experiment:
-    """Settings that suit the network, where a person has named none (`free`)."""
-    if model not in OWN or asked.data in SETTINGS:
-        return asked
-    epochs = OWN[model]["epochs"] if "epochs" in free else asked.epochs
-    warmup = max(1, round(WARMUP * epochs)) if epochs > 1 else 0
-    batch = min(max(round(samples / STEPS), BATCHES[0]), BATCHES[1])
-    usual = {**OWN[model], "epochs": epochs, "warmup": warmup, "batch": batch}
-    return replace(asked, **{name: usual[name] for name in free if name in usual})
-
-
-def planned_trainings(
-    asked: Experiment, samples: int, rates: Sequence[float] = ()
-) -> tuple[Experiment, list[Experiment]]:
-    """The training, with what it holds out, and the probes before it; a share that a person named stays.
-
-    `rates`: learning rates to choose from, where there are few samples.
-    """
-    share = asked.valid or share_held_out(samples)
-    probe = replace(probe_of(asked), valid=share)
-    if asked.valid or round(share * samples) >= HELD:
-        return replace(asked, valid=share), [probe]
-    return asked, [replace(probe, fold=fold, lr=rate) for rate in rates or [asked.lr] for fold in range(FOLDS)]
-
-
-def probe_of(asked: Experiment) -> Experiment:
-    """The training that finds out how many labels are wrong; until the end of the warm-up it is the real one."""
-    epochs = min(asked.epochs, asked.warmup + max(2, round(SHARE * asked.epochs)))
-    drops = tuple(drop * asked.epochs / epochs for drop in asked.drops if drop * asked.epochs < epochs)
-    return replace(
-        asked,
-        method="mentornet-prop",
-        criterion=None,
-        options=GUARDED,
-        noise_rate=START,
-        epochs=epochs,
-        drops=drops,
-        choose="last",
-        scores=(),
-    )
-
-
-def second_look(asked: Experiment, probes: Sequence[Experiment], rate: float) -> list[Experiment]:
-    """Where several probes found far less than they were told: as many again, told that, as long as the training.
-
-    Told too much, they leave out so much that hard classes are not learnt and their labels look wrong.
-    """
-    if len(probes) == 1 or rate >= FAR_LESS:
-        return []
-    settings: dict[str, Any] = {"noise_rate": round(rate, 3), "epochs": asked.epochs, "drops": asked.drops}
-    return [replace(probe, **settings) for probe in probes if probe.lr == asked.lr]
-
-
-def plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experiment]:
-    """Five probes that believe all labels, but stop before they know them by heart; each holds out another fifth.
-
-    Where classes look alike, selecting takes sides between them; what learnt plainly says how mixed they are.
-    """
-    short: dict[str, Any] = {"epochs": max(1, asked.warmup), "warmup": 0, "drops": asked.drops}
-    plainly: dict[str, Any] = {"method": "default", "options": (), "noise_rate": 0.0, "lr": asked.lr}
-    return [replace(probes[0], **short, **plainly, valid=1 / FOLDS, fold=fold) for fold in range(FOLDS)]
-
-
-def cautious(rate: Interval) -> Interval:
-    """The estimate that people are told: a little below the likeliest rate, the less so the more labels are wrong."""
-    lower = max(0.0, rate.estimate - CAUTION * max(0.0, 1 - rate.estimate / START))
-    return Interval(lower, min(lower, rate.low), rate.high)
-
-
-def choice(asked: Experiment, seen: Unseen, method: str | None, before: Sequence[str] = ()) -> Choice:
-    """What follows from what the probe saw; `method`: the one that a person insists on; `before`: earlier reasons."""
-    rate = round(seen.rate.estimate, 3)
-    told = f"about {spoken(rate)} of the labels look wrong ({spoken(seen.rate.low)} to {spoken(seen.rate.high)})"
-    reasons = [*before, f"noise rate {rate:g}: on samples that were held out, {told}"]
+def choose_training(
+    experiment: Experiment, noise: HeldOutNoise, method: str | None, reasons: Sequence[str] = ()
+) -> Choice:
+    """Choose noise rate and method from the estimate; a method requested by the user stays."""
+    rate = round(noise.rate.estimate, 3)
+    low, high = noise.rate.low, noise.rate.high
+    why = [*reasons, f"noise rate: {rate:.1%} of the held-out labels look wrong ({low:.1%} to {high:.1%})"]
     if method is not None:
-        reasons.append(f"method {method}: as asked")
-        return Choice(replace(asked, method=method, noise_rate=rate), tuple(reasons))
-    dominant = seen.chance <= seen.rate.estimate / 2
-    chosen = "mentornet-prop" if dominant else "mentornet"
-    if rate < CLEAN:
-        reasons.append(f"method {chosen}: with so few wrong labels nearly everything is learnt from")
-    elif dominant:
-        reasons.append(f"method {chosen}: wrong labels come from certain classes, which penalty labels keep out")
+        why.append(f"method: {method} (requested)")
+        return Choice(replace(experiment, method=method, noise_rate=rate), tuple(why))
+    if noise.uniform <= noise.rate.estimate / 2:
+        chosen = "mentornet-prop"
+        why.append(f"method: {chosen} (most wrong labels come from certain classes; penalty labels exclude them)")
     else:
-        reasons.append(f"method {chosen}: wrong labels come from all classes alike, and penalty labels would not help")
-    settled = replace(asked, method=chosen, criterion=None, noise_rate=rate, options=GUARDED)
-    return Choice(settled, tuple(reasons))
-
-
-def longer(plain: Sequence[Experiment], asked: Experiment) -> list[Experiment]:
-    """The same probes, but as long as the training: what is hard to tell apart is not learnt in a short one."""
-    return [replace(probe, epochs=asked.epochs) for probe in plain]
-
-
-def usual_plain_probes(asked: Experiment, probes: Sequence[Experiment]) -> list[Experiment]:
-    """Those that are trained as a rule: where samples are many, the first mostly say that others are not needed."""
-    plain = plain_probes(asked, probes)
-    return plain if len(probes) > 1 else [plain[0], *longer(plain[:1], asked)]
-
-
-def last_of(selecting: Experiment, corrected: Path) -> Experiment:
-    """The training whose model is delivered: plain, of all samples, from labels that were corrected."""
-    plainly: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
-    return replace(selecting, **plainly, corrected=str(corrected), valid=0.0, choose="last", scores=())
-
-
-def spoken(share: float) -> str:
-    return f"{100 * share:.1f}%"
-
-
-def says_one_class(samples: Mapping[str, Array], classes: Sequence[str]) -> str:
-    """The class that the network says of nearly every sample, though their labels are of others too; else nothing."""
-    said, given = (
-        np.bincount(each, minlength=len(classes)) / len(each) for each in (samples["likeliest"][:, 0], samples["label"])
-    )
-    only = int(said.argmax())
-    return classes[only] if said[only] > NEARLY_ALL and given[only] < NEARLY_ALL**2 else ""
-
-
-def several(probes: Sequence[Experiment]) -> str:
-    """The probes in words."""
-    lengths = " and ".join(str(epochs) for epochs in dict.fromkeys(probe.epochs for probe in probes))
-    return f"{f'{len(probes)} probes' if len(probes) > 1 else 'a probe'} of {lengths} epochs"
+        chosen = "mentornet"
+        why.append(f"method: {chosen} (wrong labels come from all classes equally; penalty labels would not help)")
+    settings: dict[str, Any] = {"method": chosen, "criterion": None, "noise_rate": rate, "options": GUARD_OPTIONS}
+    return Choice(replace(experiment, **settings), tuple(why))

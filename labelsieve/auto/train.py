@@ -1,133 +1,363 @@
-"""forecast: what a training is understood to be, and what it would cost, before it begins."""
+"""Train automatically: work through the stages of a plan, resume interrupted ones, and report progress and outcome."""
 
 import io
+import json
 import shlex
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from labelsieve.audit.held_out import Unseen
-from labelsieve.auto.audit import findings_in
-from labelsieve.auto.judge import foretold, held_out_by, plain_guesses, seen_by, selecting_is_clearly_better
+from labelsieve.auto.audit import findings_of_run
+from labelsieve.auto.judge import held_out_log_likelihood, noise_from_runs, plain_guesses, selecting_is_clearly_better
 from labelsieve.auto.plan import (
-    OWN,
-    RATES,
-    choice,
-    last_of,
-    longer,
-    plain_probes,
-    planned_trainings,
-    probe_of,
-    says_one_class,
-    second_look,
-    several,
-    spoken,
-    suited,
-    usual_plain_probes,
+    LEARNING_RATES,
+    Candidate,
+    Found,
+    Request,
+    Stage,
+    choose_training,
+    plan,
+    with_probes,
 )
 from labelsieve.data.images import Bad, left_out
 from labelsieve.errors import InputError
-from labelsieve.files import FINAL, refuse_no_folder, write_atomically
+from labelsieve.files import refuse_no_folder, write_atomically
 from labelsieve.methods import options_of
-from labelsieve.models import candidates
-from labelsieve.progress import Plan, duration, watching
-from labelsieve.runs.data import Shelf, gather
-from labelsieve.runs.execute import Prepared, first_batch, method_of, prepare, run
-from labelsieve.runs.folder import RunFolder
+from labelsieve.models import candidate_models
+from labelsieve.progress import Plan, watching
+from labelsieve.runs.data import Shelf, gather, source_fingerprint_of
+from labelsieve.runs.execute import (
+    Prepared,
+    epochs_of,
+    first_batch,
+    is_finished,
+    method_of,
+    prepare,
+    rounds_of,
+    run,
+)
+from labelsieve.runs.folder import CORRECTED, REQUEST, RunFolder
 from labelsieve.runs.read import (
-    AGAIN,
-    LONGER,
-    NETWORK,
-    PLAIN,
+    FINAL,
     PROBE,
     TESTED,
     Array,
     Run,
+    delivered_folder,
+    neglected_classes,
+    read_json,
     read_run,
     read_samples,
-    starved,
 )
-from labelsieve.runs.spec import SETTINGS, Experiment
+from labelsieve.runs.spec import DATASET_SETTINGS, NETWORK_SETTINGS, Experiment, suited_to_network
 from labelsieve.runtime import device_name, usable_device
-from labelsieve.sweep.watch import epochs_of
-from labelsieve.text import printable
-from labelsieve.train.checkpoint import Row
+from labelsieve.text import duration, printable
 from labelsieve.train.step import Learner
 
+NEARLY_ALL = 0.95  # share of predictions for one class from which a network has learned nothing
 TIMED_STEPS = 3
+STAGES = ("network", "probe", "second probe", "training", "judges", "long judges", "final")  # in this order
 
 
-def understood(experiment: Experiment, prepared: Prepared, known: bool = True) -> list[str]:
-    """Data, method and network in words, so that a misunderstanding shows before it costs anything.
+@dataclass(frozen=True)
+class Runner:
+    """Trains experiments in run folders, with shared data and visible progress."""
 
-    `known`: whether the noise rate is.
+    shelf: Shelf
+    command: str = ""  # the command line, stored in every run folder to name it in messages about resuming
+
+    def train(
+        self,
+        experiment: Experiment,
+        folder: Path,
+        progress: Plan,
+        chosen: dict[str, Any] | None = None,
+        describe: bool = False,
+    ) -> bool:
+        """Train or resume one experiment; return False if it is finished already."""
+        prepared = None
+        if describe and not is_finished(experiment, folder):
+            torch.set_num_threads(experiment.threads)
+            prepared = prepare(experiment, self.shelf)
+            print("\n".join(description(experiment, prepared)), flush=True)
+        with watching(progress) as watcher:
+            return run(experiment, folder, watcher, prepared, None, chosen, self.command, self.shelf)
+
+
+def make_request(
+    experiment: Experiment,
+    open_settings: Collection[str],
+    *,
+    noise_is_unknown: bool,
+    method: str | None,
+    final: bool,
+    shelf: Shelf,
+) -> Request:
+    """Return what to train once the data is known.
+
+    Args:
+        experiment: The settings given by the user.
+        open_settings: Settings that the user has not given.
+        method: The method given by the user, if any.
     """
+    if method is None and (experiment.criterion or experiment.options):
+        method = experiment.method
+    if not noise_is_unknown and (
+        experiment.model not in ("auto", *NETWORK_SETTINGS) or experiment.data in DATASET_SETTINGS
+    ):
+        return Request((Candidate(experiment, ()),), method, final)
+    gathered = gather(replace(experiment, valid=0.0), shelf)
+    print_skipped(gathered.skipped)
+    data, device = gathered.train, usable_device(experiment.device)
+    models = candidate_models(data.shape, device) if experiment.model == "auto" else (experiment.model,)
+    suited = [replace(suited_to_network(experiment, name, open_settings, len(data)), model=name) for name in models]
+    method_of(suited[0], data)  # raises its errors before the first stage
+    if not noise_is_unknown:
+        return Request(tuple(Candidate(each, ()) for each in suited), method, final)
+    rates = [LEARNING_RATES if "lr" in open_settings and each.lr in LEARNING_RATES else () for each in suited]
+    candidates = [with_probes(each, len(data), lr) for each, lr in zip(suited, rates, strict=True)]
+    return Request(tuple(candidates), method, final)
+
+
+def train(request: Request, path: Path, runner: Runner) -> None:
+    """Train all stages that are needed and not finished, and print the outcome."""
+    refuse_no_folder(path)
+    if request.noise_is_unknown:
+        refuse_given_rate(path)
+    found = Found()
+    for name in STAGES:
+        stages = plan(request, path, found)
+        stage = next((each for each in stages if each.name == name), None)
+        if stage is not None:
+            found = _train_stage(stage, stages, request, path, runner, found)
+    print_use(path)
+
+
+def refuse_given_rate(path: Path) -> None:
+    """Refuse the folder of a run whose noise rate was given: it has no probes."""
+    RunFolder(path).refuse_other_files()
+    if (path / "spec.json").exists() and not (path / PROBE).exists():
+        raise InputError(f"{path} holds another run: its noise rate was given; name another --out")
+
+
+def _train_stage(
+    stage: Stage, stages: Sequence[Stage], request: Request, path: Path, runner: Runner, found: Found
+) -> Found:
+    """Train one stage and return what is known after it."""
+    folders = stage.folders(path)
+    if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):
+        print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose} ({stage})", flush=True)
+    chosen = None
+    if stage.name == "training" and found.noise is not None:
+        choice = choose_training(stage.experiments[0], found.noise, request.method, found.reasons)
+        print("\n".join(choice.reasons[len(found.reasons) :]), flush=True)
+        chosen = choice.as_row()
+        if stages[-1].name == "final":
+            (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is unfinished without it
+    if stage.name == "final":
+        correct_labels(path)
+    for number, (experiment, folder) in enumerate(zip(stage.experiments, folders, strict=True)):
+        describe = stage.name == "training"
+        ran = runner.train(experiment, folder, stage_progress(stages, stage, number), chosen, describe)
+        if stage.name in ("training", "final"):
+            print_outcome(folder, ran)
+        if number == 0 and stage.expected == 1 and selecting_is_clearly_better(path, stage.folder):
+            break
+    return _after(stage, path, found)
+
+
+def _after(stage: Stage, path: Path, found: Found) -> Found:
+    """Return what is known after a finished stage."""
+    folders = stage.folders(path)
+    if stage.name == "network":
+        scores = [held_out_log_likelihood(folder) for folder in folders]
+        best = int(np.argmax(scores))
+        others = ", ".join(
+            f"{each.model}: {score:.2f}"
+            for place, (each, score) in enumerate(zip(stage.experiments, scores, strict=True))
+            if place != best
+        )
+        why = f"network: {stage.experiments[best].model} (best log-likelihood on held-out labels: {scores[best]:.2f}"
+        print(why := f"{why}, {others})", flush=True)
+        return replace(found, network=best, reasons=(why,))
+    if stage.name in ("probe", "second probe"):
+        runs: dict[float, list[Path]] = {}
+        for experiment, folder in zip(stage.experiments, folders, strict=True):
+            runs.setdefault(experiment.lr, []).append(folder)
+        noise = {lr: noise_from_runs(probes) for lr, probes in runs.items()}
+        best_lr = max(noise, key=lambda lr: noise[lr].log_likelihood)
+        if len(noise) > 1:
+            print(f"learning rate: {best_lr:g} (best log-likelihood on held-out labels)", flush=True)
+        return replace(found, lr=best_lr, noise=noise[best_lr])
+    if stage.name == "judges":
+        return replace(found, judged=plain_guesses(path) is not None)
+    return found
+
+
+def stage_progress(stages: Sequence[Stage], stage: Stage, number: int) -> Plan:
+    """Return the place of one training of a stage in the whole plan, for the progress line."""
+    position, experiments = list(stages).index(stage), stage.experiments
+    earlier = sum(each.epochs for each in stages[:position]) + sum(map(epochs_of, experiments[:number]))
+    rest = experiments[number + 1 :] if number else experiments[1 : stage.expected]
+    later = sum(each.epochs for each in stages[position + 1 :]) + sum(map(epochs_of, rest))
+    part = f"stage {position + 1} of {len(stages)}, {stage.name}" if len(stages) > 1 else ""
+    part += f" {number + 1}/{len(experiments)}" if len(experiments) > 1 else ""
+    experiment = experiments[number]
+    return Plan(experiment.epochs, rounds_of(experiment), part, earlier, later)
+
+
+def correct_labels(path: Path) -> None:
+    """Write the labels of the final training: suspect labels are replaced by the suggestions of the audit."""
+    file = path / CORRECTED
+    samples = read_samples(path) or {}
+    if not file.exists():
+        findings = findings_of_run(path, samples, read_run(path).classes)
+        if findings.unreliable_classes:
+            names = printable(", ".join(findings.unreliable_classes))
+            print(
+                f"warning: most labels of {names} look wrong; the model may not know the class, so they are not changed"
+            )
+        content = io.BytesIO()
+        np.save(content, findings.training_labels)
+        write_atomically(file, content.getvalue())
+    used = samples["split"] != TESTED
+    changed = int((np.load(file) != samples["label"])[used].sum())
+    print(f"final training on all {int(used.sum()):,} samples ({changed:,} labels corrected)", flush=True)
+
+
+def request_facts(
+    experiment: Experiment, open_settings: Collection[str], method: str | None, final: bool
+) -> dict[str, Any]:
+    """Return what identifies a request before its data is decoded, as plain JSON values."""
+    facts = {
+        "experiment": experiment.as_dict(),
+        "open_settings": sorted(open_settings),
+        "method": method,
+        "final": final,
+        "source": source_fingerprint_of(experiment),
+    }
+    return dict(json.loads(json.dumps(facts)))
+
+
+def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Return whether a run folder holds the finished result of this very request."""
+    if facts["source"] is None or not (path / REQUEST).exists() or read_json(path / REQUEST) != facts:
+        return False
+    return (path / "done").exists() and (delivered_folder(path) / "done").exists()
+
+
+def save_request(path: Path, facts: Mapping[str, Any]) -> None:
+    """Store a request in its run folder."""
+    RunFolder(path).refuse_other_files()
+    path.mkdir(parents=True, exist_ok=True)
+    write_atomically(path / REQUEST, json.dumps(facts, indent=1).encode())
+
+
+def print_finished(path: Path) -> None:
+    """Print the outcome of a run that was finished before."""
+    done = read_run(path)
+    print("\n".join(done.start.get("chosen", {}).get("reasons", [])))
+    for folder in dict.fromkeys((path, delivered_folder(path))):
+        print_outcome(folder, ran=False)
+    print_use(path)
+
+
+def print_outcome(folder: Path, ran: bool) -> None:
+    """Print how a training went, with warnings."""
+    done = read_run(folder)
+    print(f"{'trained' if ran else 'already trained'}: {folder} (model of epoch {done.end['chosen_epoch']})")
+    if "last" in done.end:
+        print(f"test error: {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% in the best")
+    samples = read_samples(folder)
+    if not samples:
+        return
+    if only := predicted_class(samples, done.classes):
+        print(f"warning: the model predicts {printable(only)} for nearly every sample; try a lower --lr")
+    if neglected := neglected_classes(done):
+        print(f"warning: few samples of {printable(', '.join(neglected))} were kept; {_advice(done)}")
+
+
+def _advice(run: Run) -> str:
+    """Return what to do about a class of which few samples were kept."""
+    unused = options_of(run.method).keys() - dict(run.spec["options"]).keys()
+    others = ", or with --set align=true" if "align" in unused else ""
+    return f"the network may confuse it with another class: check its samples, or train with another --seed{others}"
+
+
+def predicted_class(samples: Mapping[str, Array], classes: Sequence[str]) -> str:
+    """Return the class that the network predicts for nearly every sample, if the labels do not justify it."""
+    predicted, given = (
+        np.bincount(each, minlength=len(classes)) / len(each) for each in (samples["likeliest"][:, 0], samples["label"])
+    )
+    only = int(predicted.argmax())
+    return classes[only] if predicted[only] > NEARLY_ALL and given[only] < NEARLY_ALL**2 else ""
+
+
+def print_use(path: Path) -> None:
+    print(f"use the model: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
+
+
+def print_skipped(bad: Sequence[Bad]) -> None:
+    """Print how many samples were skipped because they cannot be read."""
+    if bad:
+        print(f"skipped: {left_out(bad)}", flush=True)
+
+
+def description(experiment: Experiment, prepared: Prepared, rate_is_known: bool = True) -> list[str]:
+    """Describe data, method and network of a training in three lines."""
     train = prepared.train
     facts = [f"{len(train):,} samples of {train.num_classes} classes"]
-    own = " (the data's own; --test has no effect)" if experiment.test and prepared.places.test is None else ""
-    facts.append(f"{len(prepared.test):,} for the test{own}" if prepared.test else "no test set")
+    own = " (from the data; --test is ignored)" if experiment.test and prepared.places.test is None else ""
+    facts.append(f"{len(prepared.test):,} test samples{own}" if prepared.test else "no test set")
     if prepared.valid:
         facts.append(f"{len(prepared.valid):,} held out to choose the epoch")
     if train.clean is not None:
         wrong = (train.clean != train.labels).double().mean().item()
-        facts.append(f"{100 * wrong:.1f}% of the training labels differ from the data's own")
+        facts.append(f"{100 * wrong:.1f}% of the training labels differ from the original ones")
     absent = [train.classes[k] for k, n in enumerate(train.labels.bincount(minlength=train.num_classes)) if n == 0]
     if absent:
         facts.append(f"no sample of {', '.join(absent[:5])}{' and others' if len(absent) > 5 else ''}")
     networks = f", {prepared.method.networks} networks" if prepared.method.networks > 1 else ""
     parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
     criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
-    told = f", told that {100 * experiment.noise_rate:g}% of the labels are wrong" if known else ""
-    warmup = f"; warm-up of {begins} epochs" if (begins := prepared.method.begins) else ""
+    rate = f", noise rate {100 * experiment.noise_rate:g}%" if rate_is_known else ""
+    warmup = f", warm-up of {begins} epochs" if (begins := prepared.method.begins) else ""
     return [
         f"data:    {experiment.data}: {', '.join(facts)}",
-        f"method:  {experiment.method}{criterion}{told}{warmup}",
+        f"method:  {experiment.method}{criterion}{rate}{warmup}",
         f"network: {prepared.model}, {parameters:,} parameters{networks}",
     ]
 
 
-def say_skipped(bad: Sequence[Bad]) -> None:
-    if bad:
-        print(f"skipped: {left_out(bad)}", flush=True)
-
-
-def forecast(experiment: Experiment, path: Path, probes: Sequence[Experiment] = (), final: bool = False) -> str:
-    """What a training would do and cost, from a few steps that are not kept.
-
-    `probes`: what comes before it. `final`: whether a last training follows it.
-    """
+def forecast(request: Request, path: Path, shelf: Shelf) -> str:
+    """Describe the stages and the cost of a request, from a few timed steps that are discarded."""
+    stages = plan(request, path)
+    experiment = next(stage for stage in stages if stage.name == "training").experiments[0]
     torch.set_num_threads(experiment.threads)
-    prepared = prepare(experiment)
-    say_skipped([] if probes else prepared.left_out)
-    seconds = seconds_per_step(prepared)
+    prepared = prepare(experiment, shelf)
+    seconds = _seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
-    rounds = prepared.method.rounds
-    plain = usual_plain_probes(experiment, probes) if probes else []
-    again = second_look(experiment, probes, 0.0)
-    total = (rounds + final) * experiment.epochs + sum(probe.epochs for probe in (*probes, *plain, *again))
-    before = several(probes) if probes else ""
-    before += f" and, where few labels are wrong, {several(again)}" if again else ""
-    after = f", {several(plain)} that do not select" if plain else ""
-    after += ", as many epochs from corrected labels" if final else ""
-    return "\n".join(
-        [
-            *understood(experiment, prepared, known=not probes),
-            f"cost:    {f'{before}, then ' if before else ''}"
-            f"{f'{rounds} rounds of ' if rounds > 1 else ''}{experiment.epochs} epochs of {steps} steps at "
-            f"{1000 * seconds:.1f} ms{after}: "
-            f"about {duration(total * steps * seconds)} on {device_name(experiment.device)}",
-            f"folder:  {path}{' (exists)' if path.exists() else ''}",
-        ]
-    )
+    epochs = sum(stage.epochs for stage in stages)
+    lines = description(experiment, prepared, rate_is_known=not request.noise_is_unknown)
+    if len(stages) > 1:
+        lines.append("stages:")
+        width = max(len(stage.name) for stage in stages)
+        for number, stage in enumerate(stages, 1):
+            condition = f"; {stage.condition}" if stage.condition else ""
+            lines.append(f"  {number}. {stage.name:{width}}  {stage.purpose} ({stage}{condition})")
+    cost = f"{epochs} epochs of {steps} steps at {1000 * seconds:.1f} ms"
+    lines.append(f"cost:    {cost}: about {duration(epochs * steps * seconds)} on {device_name(experiment.device)}")
+    lines.append(f"folder:  {path}{' (exists)' if path.exists() else ''}")
+    return "\n".join(lines)
 
 
-def seconds_per_step(prepared: Prepared) -> float:
-    """Timed on real batches, the first of which is not counted."""
+def _seconds_per_step(prepared: Prepared) -> float:
+    """Time a few steps on real batches; the first is not counted."""
     networks = prepared.make_networks(0).train()
     learner = Learner(networks, prepared.method.to(prepared.train.labels.device), prepared.training)
     size = prepared.training.batch
@@ -138,260 +368,3 @@ def seconds_per_step(prepared: Prepared) -> float:
         finite = learner.step(first_batch(prepared), prepared.train.labels[index], index).finite
         finite.tolist()  # waits for the device
     return (time.perf_counter() - began) / TIMED_STEPS
-
-
-def trained(
-    experiment: Experiment,
-    path: Path,
-    plan: Plan,
-    prepared: Prepared | None = None,
-    chosen: Row | None = None,
-    command: str = "",
-) -> bool:
-    """Train in this folder, with the progress shown; False if that was done already."""
-    with watching(plan) as watcher:
-        return run(experiment, path, watcher, prepared, chosen=chosen, command=command)
-
-
-def train(
-    experiment: Experiment,
-    path: Path,
-    chosen: Row | None = None,
-    command: str = "",
-    *,
-    earlier: int = 0,
-    later: int = 0,
-) -> None:
-    """Train in this folder and say how it went.
-
-    `chosen`: what was chosen for the person, and why. `earlier`, `later`: epochs of trainings before and after it.
-    """
-    refuse_no_folder(path)
-    torch.set_num_threads(experiment.threads)
-    prepared = prepare(experiment)
-    say_skipped([] if chosen else prepared.left_out)  # else it was said before the probes
-    print("\n".join(understood(experiment, prepared)), flush=True)
-    plan = Plan(experiment.epochs, prepared.method.rounds, earlier=earlier, later=later)
-    ran = trained(experiment, path, plan, prepared, chosen, command)
-    say_outcome(path, ran)
-    if not later:
-        say_use(path)
-
-
-def say_outcome(folder: Path, ran: bool) -> None:
-    """How a training went; `ran`: just now."""
-    done = read_run(folder)
-    print(f"{'trained' if ran else 'already trained'}: {folder}, the model of epoch {done.end['chosen_epoch']}")
-    if "last" in done.end:
-        print(f"test error {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% at best")
-    samples = read_samples(folder)
-    if not samples:
-        return
-    if only := says_one_class(samples, done.classes):
-        print(
-            f"beware: the model says {printable(only)} of nearly every sample: it has learnt nothing; try a lower --lr"
-        )
-    if hungry := starved(done):
-        print(f"beware: little was learnt from {printable(', '.join(hungry))}; {what_to_do(done)}")
-
-
-def what_to_do(starving: Run) -> str:
-    """About a class of which hardly anything was kept."""
-    unused = options_of(starving.method).keys() - dict(starving.spec["options"]).keys()
-    others = ", or with --set align=true" if "align" in unused else ""
-    return (
-        f"the network may have taken another class for it: look at these samples, or train with another --seed{others}"
-    )
-
-
-def say_use(path: Path) -> None:
-    print(f"use it: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
-
-
-CORRECTED = "corrected.npy"  # file, in a run's folder, of the labels that its last training learns from
-
-
-def train_auto(
-    plans: Sequence["Planned"], path: Path, method: str | None, command: str = "", final: bool = True
-) -> None:
-    """Find out how many labels are wrong, train accordingly, and once more from the labels that were then corrected.
-
-    `method`: one that a person insists on; its own model is delivered then. `final`: whether to train once more.
-    """
-    refuse_told(path)
-    (asked, probes), reasons = chosen_network(plans, path, command)
-    insisted = method or (asked.method if asked.criterion or asked.options else None)
-    last = asked.epochs if final and insisted is None else 0
-    asked, seen, earlier = found_out(asked, probes, path, command, last)
-    chosen = choice(asked, seen, insisted, reasons)
-    print("\n".join(f"chosen:  {reason}" for reason in chosen.reasons[len(reasons) :]), flush=True)
-    if last:
-        (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is not done without it
-    judging = epochs_in(usual_plain_probes(asked, probes))
-    train(chosen.experiment, path, chosen.as_row(), command, earlier=earlier, later=judging + last)
-    earlier += epochs_of(chosen.experiment)
-    judge_plainly(asked, plain_probes(asked, probes), path, command, earlier, last)
-    if last:
-        correct_and_train(chosen.experiment, path, command, earlier + judging)
-    say_use(path)
-
-
-def found_out(
-    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, later: int
-) -> tuple[Experiment, Unseen, int]:
-    """The training with the learning rate that suits, what its probes see of the labels, and their epochs."""
-    new = not (path / "done").exists()
-    if new:
-        find = "find" if len(probes) > 1 else "finds"
-        print(f"first {several(probes)} {find} out how many labels are wrong", flush=True)
-    asked, seen = likeliest(asked, probes, path / PROBE, command, later=later)
-    again = second_look(asked, probes, seen.rate.estimate)
-    if again:
-        if new:
-            print(f"found {spoken(seen.rate.estimate)}; {several(again)} that are told so look again", flush=True)
-        asked, seen = likeliest(asked, again, path / AGAIN, command, epochs_in(probes), later)
-    return asked, seen, epochs_in([*probes, *again])
-
-
-def refuse_told(path: Path) -> None:
-    """A folder whose training had no probes is another run: say so before any are trained."""
-    RunFolder(path).refuse_strangers()
-    if (path / "spec.json").exists() and not (path / PROBE).exists():
-        raise InputError(f"{path} is another run: its training was told the noise rate; name another --out")
-
-
-def judge_plainly(
-    asked: Experiment, plain: Sequence[Experiment], path: Path, command: str, earlier: int, later: int
-) -> None:
-    """Train the plain probes; if the run held samples out itself, only the first, where that is clearly worse.
-
-    Then the first of longer ones follows, which may not be.
-    """
-    if not held_out_by(path).any():
-        train_probes(plain, path / PLAIN, command, earlier, later)
-        return
-    for folder, probes in ((PLAIN, plain), (LONGER, longer(plain, asked))):
-        train_probes(probes[:1], path / folder, command, earlier, later)
-        if not selecting_is_clearly_better(path, folder):
-            train_probes(probes, path / folder, command, earlier, later)
-        if plain_guesses(path) is not None:
-            return
-        earlier += epochs_in(probes[:1])
-
-
-def correct_and_train(selecting: Experiment, path: Path, command: str, earlier: int) -> None:
-    """Train plainly on all samples, with what the audit of the finished run holds wrong under the suggested labels."""
-    file = path / CORRECTED
-    if not file.exists():
-        findings = findings_in(path, read_samples(path) or {}, read_run(path).classes)
-        if findings.unknown:
-            names = printable(", ".join(findings.unknown))
-            print(
-                f"beware: most labels of {names} look wrong; the model may not know the class, so they stay as they are"
-            )
-        write_atomically(file, as_file(findings.believed))
-    samples = read_samples(path) or {}
-    learnt = samples["split"] != TESTED
-    changed = int((np.load(file) != samples["label"])[learnt].sum())
-    print(
-        f"now all {int(learnt.sum()):,} samples are learnt from, {changed:,} of them under corrected labels",
-        flush=True,
-    )
-    final = last_of(selecting, file)
-    plan = Plan(final.epochs, part="last training", earlier=earlier)
-    ran = trained(final, path / FINAL, plan, command=command)
-    say_outcome(path / FINAL, ran)
-
-
-def as_file(labels: Array) -> bytes:
-    """Labels (n) as a .npy file."""
-    file = io.BytesIO()
-    np.save(file, labels)
-    return file.getvalue()
-
-
-def likeliest(
-    asked: Experiment, probes: Sequence[Experiment], path: Path, command: str, earlier: int = 0, later: int = 0
-) -> tuple[Experiment, Unseen]:
-    """Train the probes: the learning rate that foretells held-out labels best, and the noise that it sees."""
-    folders = train_probes(probes, path, command, earlier, epochs_of(asked) + later)
-    seen = {lr: seen_by(runs) for lr, runs in folders.items()}
-    best = max(seen, key=lambda lr: seen[lr].likelihood)
-    if len(seen) > 1:
-        print(f"chosen:  learning rate {best:g}: its probes foretell the labels that they held out best", flush=True)
-    return replace(asked, lr=best), seen[best]
-
-
-def train_probes(
-    probes: Sequence[Experiment], path: Path, command: str, earlier: int, later: int
-) -> dict[float, list[Path]]:
-    """Train the probes in folders of this one: their folders by learning rate.
-
-    `earlier`, `later`: epochs of what was trained before and will be after them.
-    """
-    folders: dict[float, list[Path]] = {}
-    for number, probe in enumerate(probes, 1):
-        part = f"probe {number}/{len(probes)}" if len(probes) > 1 else "probe"
-        after = epochs_in(probes[number:]) + later
-        plan = Plan(probe.epochs, part=part, earlier=earlier + epochs_in(probes[: number - 1]), later=after)
-        trained(probe, path / str(number), plan, command=command)
-        folders.setdefault(probe.lr, []).append(path / str(number))
-    return folders
-
-
-def epochs_in(probes: Sequence[Experiment]) -> int:
-    return sum(probe.epochs for probe in probes)
-
-
-class Planned(NamedTuple):
-    """A training that is meant, and the probes that come before it, none where the noise rate is known."""
-
-    training: Experiment
-    probes: Sequence[Experiment]
-
-
-def settled(asked: Experiment, free: Collection[str], unknown: bool) -> list[Planned]:
-    """What to train once the data is known; several, if only training tells which network suits it.
-
-    `free`: settings that a person did not name. `unknown`: whether the noise rate is.
-    """
-    if not unknown and (asked.model not in ("auto", *OWN) or asked.data in SETTINGS):
-        return [Planned(asked, [])]
-    gathered = gather(replace(asked, valid=0.0), Shelf())
-    data = gathered.train
-    if unknown:
-        say_skipped(gathered.left_out)
-    models = candidates(data.shape, usable_device(asked.device)) if asked.model == "auto" else (asked.model,)
-    suitable_to = [replace(suited(asked, model, free, len(data)), model=model) for model in models]
-    method_of(suitable_to[0], data)  # what it refuses, it refuses before the probes
-    if not unknown:
-        return [Planned(each, []) for each in suitable_to]
-    tried = [RATES if "lr" in free and each.lr in RATES else () for each in suitable_to]
-    return [Planned(*planned_trainings(each, len(data), rates)) for each, rates in zip(suitable_to, tried, strict=True)]
-
-
-def chosen_network(plans: Sequence[Planned], path: Path, command: str = "") -> tuple[Planned, list[str]]:
-    """The one of several networks of which a short plain training foretells held-out labels best, and why."""
-    if len(plans) == 1:
-        return plans[0], []
-    RunFolder(path).refuse_strangers()
-    trials = [plain_probes(training, probes or [probe_of(training)])[0] for training, probes in plans]
-    if not (path / "done").exists():
-        print(f"first short trainings tell which network suits: {' or '.join(each.model for each in trials)}")
-    rest = epochs_of(plans[-1].training)
-    train_probes(trials, path / NETWORK, command, 0, rest)
-    scores = [foretold(path / NETWORK / str(number)) for number, _ in enumerate(trials, 1)]
-    best = int(np.argmax(scores))
-    worse = ", ".join(f"{each.model}: {score:.3f}" for each, score in zip(trials, scores, strict=True))
-    why = f"network {trials[best].model}: its short training foretells the labels that it held out best ({worse})"
-    print(f"chosen:  {why}", flush=True)
-    return plans[best], [why]
-
-
-def forecast_of(plans: Sequence[Planned], path: Path, final: bool) -> str:
-    """What the dearest of the plans would do and cost, and which networks would be tried before."""
-    training, probes = plans[-1]
-    told = forecast(training, path, probes, final)
-    names = " or ".join(plan.training.model for plan in plans)
-    tried = f"first:   short trainings tell which network suits: {names}; below, the last of them is reckoned with\n"
-    return (tried if len(plans) > 1 else "") + told

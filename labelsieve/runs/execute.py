@@ -202,6 +202,13 @@ def _weights_of_run(run: str | None, make_one: Callable[[], nn.Module]) -> dict[
     return weights
 
 
+def is_finished(experiment: Experiment, path: Path) -> bool:
+    """Return whether a folder holds this very run, finished, judging by specification and files without decoding."""
+    folder = RunFolder(path)
+    folder.refuse_other_settings(experiment)
+    return folder.is_finished_from(source_fingerprint_of(experiment))
+
+
 def run(
     experiment: Experiment,
     path: Path,
@@ -220,15 +227,12 @@ def run(
         shelf: Datasets that are already decoded.
     """
     torch.set_num_threads(experiment.threads)
-    folder = RunFolder(path)
-    folder.refuse_other_settings(experiment)
-    source = source_fingerprint_of(experiment)
-    if folder.is_finished_from(source):
-        folder.require_scores(experiment.scores, experiment.epochs)
+    if prepared is None and is_finished(experiment, path):
+        RunFolder(path).require_scores(experiment.scores, experiment.epochs)
         return False
     prepared = prepared or prepare(experiment, shelf or Shelf())
-    with folder:
-        folder.claim(experiment, prepared.fingerprint, versions(), command, source)
+    with RunFolder(path) as folder:
+        folder.claim(experiment, prepared.fingerprint, versions(), command, source_fingerprint_of(experiment))
         if folder.done:
             folder.require_scores(experiment.scores, experiment.epochs)
             return False
@@ -303,7 +307,9 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
         "columns": getattr(prepared.train, "columns", None),
         "classes": list(prepared.train.classes),
     }
-    folder.write("model.safetensors", to_bytes(first_network_weights(result.chosen.networks), {"labelsieve": json.dumps(about)}))
+    folder.write(
+        "model.safetensors", to_bytes(first_network_weights(result.chosen.networks), {"labelsieve": json.dumps(about)})
+    )
     folder.record.append({"event": "end", "chosen_epoch": result.chosen.epoch, **errors(result.rows)})
     folder.finish()
 

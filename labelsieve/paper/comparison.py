@@ -1,47 +1,60 @@
-"""Our numbers beside the printed ones: what is compared, and the rows of the tables that show it."""
+"""Our numbers beside the paper's: the result of a table's cell, and the rows of the tables that compare them."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from labelsieve.errors import InputError
+from labelsieve.paper.tables import Published
 from labelsieve.runs.read import Run
-from labelsieve.runs.tables import Block, Rows, mean_and_error, pairs
+from labelsieve.runs.tables import Block, Rows, mean_and_error, pairs, plus_minus
 
-MANY = 20  # cells; more are shown with a column per noise
+MOST_LINES = 20  # cells shown one per line; more are shown with a column per noise
 NOT_RUN = "not run"
-MARK = {"yes": "in", "no": "out"}  # of a difference, where there is little room
+SHORT = {"yes": "in", "no": "out"}  # agreement in wide tables
 LEGEND = (
-    "difference: ours minus paper; in: within two standard errors of the difference, out: not, ?: cannot be said "
-    "because n is too small or no spread is printed"
+    "difference: ours minus paper; in: within two standard errors of the difference, out: not, ?: cannot be judged "
+    "because n is too small or the paper prints no standard error"
 )
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One cell: the errors that our runs had, and the one that is printed."""
+class CellResult:
+    """One cell of a table: the errors of our runs and the printed error, in percent."""
 
     data: str
     method: str
     noise: str | None
     rate: float
     errors: Mapping[int, float]  # by seed
-    published: tuple[float, float | None] | None = None  # with its standard error
-    digits: int = 1  # after the point, as printed
+    published: Published | None = None
+    digits: int = 1  # of the printed error
+    runs: Mapping[int, Run] = field(default_factory=dict)  # by seed
 
     @property
     def column(self) -> str:
         return f"{self.noise} {100 * self.rate:g}%" if self.noise else "its own"
 
+    @property
+    def name(self) -> str:
+        return f"{self.data} {self.column} {self.method}"
 
-def dominant_first(entry: Entry) -> tuple[str, int, float]:
-    """To sort by: the data, the noise, where one class dominates before where none does, and its rate."""
-    kinds = ["pair", "mixed", "symmetry", entry.noise]
-    return entry.data, kinds.index(entry.noise), entry.rate
+    @property
+    def difference(self) -> float | None:
+        """Mean of our errors minus the printed error; None if one of them is missing."""
+        if self.published is None or not self.errors:
+            return None
+        return mean_and_error(list(self.errors.values()))[0] - self.published[0]
 
 
-def measured(run: Run, measure: str) -> float:
-    """An error of a run in percent: its best, that of the chosen epoch, or the best of one of its rounds."""
+def dominant_first(result: CellResult) -> tuple[str, int, float]:
+    """Return a sort key: by data, then noise with a dominant class (pair, mixed) before symmetry noise, then rate."""
+    kinds = ["pair", "mixed", "symmetry", result.noise]
+    return result.data, kinds.index(result.noise), result.rate
+
+
+def measured_error(run: Run, measure: str) -> float:
+    """Return an error of a run in percent: "best", "chosen" (of the delivered epoch), or "round 1" and so on."""
     name, _, number = measure.partition(" ")
     if name == "best":
         return float(run.end["best"])
@@ -55,128 +68,119 @@ def measured(run: Run, measure: str) -> float:
     return min(float(row["test_error"]) for row in rows)
 
 
-def ours(entry: Entry) -> str:
-    """12.34 ± 0.12 (3)"""
-    if not entry.errors:
-        return NOT_RUN
-    mean, error = mean_and_error(list(entry.errors.values()))
-    spread = "" if math.isnan(error) else f" ± {error:.2f}"
-    return f"{mean:.2f}{spread} ({len(entry.errors)})"
+def format_ours(result: CellResult) -> str:
+    """Format our errors: 12.34 ± 0.12 (3)."""
+    return f"{plus_minus(result.errors.values(), 2)} ({len(result.errors)})" if result.errors else NOT_RUN
 
 
-def papers(entry: Entry) -> str:
-    """12.2 ± 0.12"""
-    if entry.published is None:
+def format_paper(result: CellResult) -> str:
+    """Format the printed error: 12.2 ± 0.12."""
+    if result.published is None:
         return ""
-    error, spread = entry.published
-    return f"{error:.{entry.digits}f}" + ("" if spread is None else f" ± {spread:.2f}")
+    error, spread = result.published
+    return f"{error:.{result.digits}f}" + ("" if spread is None else f" ± {spread:.2f}")
 
 
-def difference(entry: Entry) -> str:
-    """Ours minus the paper's: +0.14"""
-    if entry.published is None or not entry.errors:
+def format_difference(result: CellResult) -> str:
+    """Format our mean minus the printed error: +0.14."""
+    return "" if result.difference is None else f"{result.difference:+.2f}"
+
+
+def agreement(result: CellResult) -> str:
+    """Return "yes" if the difference is within two of its standard errors (ours and the paper's combined), or "no".
+
+    The reason is returned where this cannot be judged, and an empty string where a number is missing.
+    """
+    if result.published is None or result.difference is None:
         return ""
-    return f"{mean_and_error(list(entry.errors.values()))[0] - entry.published[0]:+.2f}"
-
-
-def within(entry: Entry) -> str:
-    """Whether the difference lies within two of its standard errors, the paper's spread and ours together."""
-    if entry.published is None or not entry.errors:
-        return ""
-    error, spread = entry.published
-    mean, own = mean_and_error(list(entry.errors.values()))
+    own, spread = mean_and_error(list(result.errors.values()))[1], result.published[1]
     if math.isnan(own):
         return "n too small"
     if spread is None:
         return "no spread printed"
-    return "yes" if abs(mean - error) <= 2 * math.hypot(own, spread) + 1e-9 else "no"
+    return "yes" if abs(result.difference) <= 2 * math.hypot(own, spread) + 1e-9 else "no"
 
 
-def blocks(entries: Sequence[Entry], by_noise: bool) -> list[Block]:
-    """A line per cell if they are few; else a column per noise, and with `by_noise` a table for each kind of it."""
-    if len(entries) <= MANY or len({entry.column for entry in entries}) == 1:
-        return [Block("", long_form(entries))]
-    groups: dict[str, list[Entry]] = {}
-    for entry in entries:
-        title = f"{entry.data}, {entry.noise or 'its own'} noise" if by_noise else entry.data
-        groups.setdefault(title, []).append(entry)
+def comparison_blocks(results: Sequence[CellResult], by_noise: bool) -> list[Block]:
+    """Return one table with a line per cell, or, of many cells, tables with a column per noise.
+
+    Args:
+        results: The cells.
+        by_noise: Of many cells, make a table for each kind of noise, not one for each dataset.
+    """
+    if len(results) <= MOST_LINES or len({result.column for result in results}) == 1:
+        return [Block("", long_form(results))]
+    groups: dict[str, list[CellResult]] = {}
+    for result in results:
+        title = f"{result.data}, {result.noise or 'its own'} noise" if by_noise else result.data
+        groups.setdefault(title, []).append(result)
     return [Block(title, wide_form(group)) for title, group in groups.items()]
 
 
-def long_form(entries: Sequence[Entry]) -> Rows:
-    """A line per cell."""
-    if all(entry.published is None for entry in entries):
-        return [
-            ["data", "method", "noise", "ours (n)"],
-            *([entry.data, entry.method, entry.column, ours(entry)] for entry in entries),
-        ]
-    header = ["data", "method", "noise", "ours (n)", "paper", "ours - paper", "within 2 s.e."]
-    return [header, *([e.data, e.method, e.column, ours(e), papers(e), difference(e), within(e)] for e in entries)]
-
-
-def plain_form(entries: Sequence[Entry]) -> Rows:
-    """A line per cell with one number in each place, for other programs."""
-    header = ["data", "method", "noise", "rate", "n", "mean", "standard error", "trials"]
-    return [
-        [*header, "paper", "paper's standard error", "difference", "within two standard errors"],
-        *([*own_numbers(e), *papers_numbers(e), difference(e).removeprefix("+"), verdict(e)] for e in entries),
-    ]
-
-
-def own_numbers(entry: Entry) -> list[str]:
-    mean, error = mean_and_error(list(entry.errors.values())) if entry.errors else (math.nan, math.nan)
-    numbers = ["" if math.isnan(number) else f"{number:.2f}" for number in (mean, error)]
-    trials = " ".join(f"{entry.errors[seed]:.2f}" for seed in sorted(entry.errors))
-    return [entry.data, entry.method, entry.noise or "", f"{entry.rate:g}", str(len(entry.errors)), *numbers, trials]
-
-
-def verdict(entry: Entry) -> str:
-    return within(entry) if entry.errors else NOT_RUN
-
-
-def papers_numbers(entry: Entry) -> list[str]:
-    error, spread = entry.published or (None, None)
-    return ["" if error is None else f"{error:.{entry.digits}f}", "" if spread is None else f"{spread:.2f}"]
-
-
-def wide_form(entries: Sequence[Entry]) -> Rows:
-    """Three lines per method, a column per noise."""
-    columns = list(dict.fromkeys(entry.column for entry in entries))
-    methods = list(dict.fromkeys(entry.method for entry in entries))
-    at = {(entry.method, entry.column): entry for entry in entries}
-    rows = [["method", "", *columns]]
-    for method in methods:
-        found = [at.get((method, column)) for column in columns]
-        rows.append([method, "ours (n)", *(ours(e) if e else "" for e in found)])
-        rows.append(["", "paper", *(papers(e) if e else "" for e in found)])
-        if any(e and difference(e) for e in found):
-            rows.append(["", "difference", *(marked(e) if e else "" for e in found)])
-    return rows
-
-
-def marked(entry: Entry) -> str:
-    """+0.14 in"""
-    return f"{difference(entry)} {MARK.get(within(entry), '?')}" if difference(entry) else ""
-
-
-def paired_blocks(entries: Sequence[Entry]) -> list[Block]:
-    """What the paper's methods gain over their bases on the same noise, seed by seed, a table for each dataset."""
-    every = {
-        data: paired_rows([e for e in entries if e.data == data]) for data in dict.fromkeys(e.data for e in entries)
-    }
+def paired_blocks(results: Sequence[CellResult]) -> list[Block]:
+    """Return a table per dataset of the paper's methods minus their baselines, on the same noise and seed."""
+    by_data: dict[str, list[CellResult]] = {}
+    for result in results:
+        by_data.setdefault(result.data, []).append(result)
+    every = {data: paired_rows(group) for data, group in by_data.items()}
     return [Block(f"{data}, differences on the same noise and seed", rows) for data, rows in every.items() if rows[1:]]
 
 
-def paired_rows(entries: Sequence[Entry]) -> Rows:
-    """Those of one dataset."""
+def paired_rows(results: Sequence[CellResult]) -> Rows:
+    """Return a header and a row per noise and pair of methods, for the cells of one dataset."""
     groups: dict[str, dict[str, Mapping[int, float]]] = {}
-    for entry in entries:
-        groups.setdefault(entry.column, {})[entry.method] = entry.errors
+    for result in results:
+        groups.setdefault(result.column, {})[result.method] = result.errors
     rows = [["pair", "noise", "seed by seed", "mean (n)"]]
     for column, errors in groups.items():
         for method, base, differences in pairs(errors):
-            mean, error = mean_and_error(differences)
-            spread = "" if math.isnan(error) else f" ± {error:.2f}"
             each = ", ".join(f"{one:+.2f}" for one in differences)
-            rows.append([f"{method} minus {base}", column, each, f"{mean:+.2f}{spread} ({len(differences)})"])
+            mean = f"{plus_minus(differences, 2, '+')} ({len(differences)})"
+            rows.append([f"{method} minus {base}", column, each, mean])
     return rows
+
+
+def long_form(results: Sequence[CellResult]) -> Rows:
+    """Return a header and a row per cell."""
+    header = ["data", "method", "noise", "ours (n)"]
+    rows = [[result.data, result.method, result.column, format_ours(result)] for result in results]
+    if all(result.published is None for result in results):
+        return [header, *rows]
+    papers = [[format_paper(result), format_difference(result), agreement(result)] for result in results]
+    more = ["paper", "ours - paper", "within 2 s.e."]
+    return [[*header, *more], *([*row, *paper] for row, paper in zip(rows, papers, strict=True))]
+
+
+def csv_form(results: Sequence[CellResult]) -> Rows:
+    """Return a header and a row per cell with one number in each column, for other programs."""
+    header = ["data", "method", "noise", "rate", "n", "mean", "standard error", "trials"]
+    rows = [[*header, "paper", "paper's standard error", "difference", "within two standard errors"]]
+    for result in results:
+        own = mean_and_error(list(result.errors.values())) if result.errors else (math.nan, math.nan)
+        numbers = ["" if math.isnan(number) else f"{number:.2f}" for number in own]
+        trials = " ".join(f"{result.errors[seed]:.2f}" for seed in sorted(result.errors))
+        error, spread = result.published or (None, None)
+        printed = ["" if error is None else f"{error:.{result.digits}f}", "" if spread is None else f"{spread:.2f}"]
+        judged = agreement(result) if result.errors else NOT_RUN
+        rows.append([result.data, result.method, result.noise or "", f"{result.rate:g}", str(len(result.errors))])
+        rows[-1] += [*numbers, trials, *printed, format_difference(result).removeprefix("+"), judged]
+    return rows
+
+
+def wide_form(results: Sequence[CellResult]) -> Rows:
+    """Return a header with a column per noise, and up to three rows per method: ours, paper, difference."""
+    columns = list(dict.fromkeys(result.column for result in results))
+    at = {(result.method, result.column): result for result in results}
+    rows = [["method", "", *columns]]
+    for method in dict.fromkeys(result.method for result in results):
+        found = [at.get((method, column)) for column in columns]
+        rows.append([method, "ours (n)", *(format_ours(cell) if cell else "" for cell in found)])
+        rows.append(["", "paper", *(format_paper(cell) if cell else "" for cell in found)])
+        if any(cell and cell.difference is not None for cell in found):
+            rows.append(["", "difference", *(short_difference(cell) if cell else "" for cell in found)])
+    return rows
+
+
+def short_difference(result: CellResult) -> str:
+    """Format the difference with its agreement: +0.14 in."""
+    return "" if result.difference is None else f"{result.difference:+.2f} {SHORT.get(agreement(result), '?')}"

@@ -1,4 +1,4 @@
-"""The paper's figures, each from plain data; drawn again they are the same bytes."""
+"""Draw the paper's figures with matplotlib, from plain data to PNG and SVG; equal data gives equal bytes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from labelsieve.errors import InputError
+from labelsieve.paper.tables import Published
 from labelsieve.runs.read import Array
 from labelsieve.runs.tables import mean_and_error
 
@@ -16,35 +17,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours that colour-blind people can tell apart (Okabe and Ito), each with a mark and a line of its own.
 Style = dict[str, Any]
+# Colours that colour-blind readers can distinguish (Okabe and Ito), each with its own marker and line style.
 STYLES: tuple[Style, ...] = (
     {"color": "#000000", "marker": "o", "linestyle": ":"},
     {"color": "#D55E00", "marker": "^", "linestyle": "--"},
     {"color": "#0072B2", "marker": "s", "linestyle": "-"},
 )
-KINDS: tuple[tuple[str, Style], ...] = (  # of samples, in figure 3
-    ("right label", {"color": "#0072B2", "marker": "o"}),
-    ("wrong label, of the dominant class", {"color": "#D55E00", "marker": "^"}),
-    ("wrong label, of another class", {"color": "#E69F00", "marker": "s"}),
+KINDS: tuple[tuple[str, Style], ...] = (  # of the samples in figure 3
+    ("correct label", {"color": "#0072B2", "marker": "o"}),
+    ("wrong label, from the dominant class", {"color": "#D55E00", "marker": "^"}),
+    ("wrong label, from another class", {"color": "#E69F00", "marker": "s"}),
 )
-BESIDE = 0.025  # of the axis: how far lines with equal marks stand apart
+OFFSET = 0.025  # horizontal distance between series, as a share of the axis
 CRITERIA = {"ol": "Criteria_OL", "pl": "Criteria_PL", "all": "Criteria_ALL"}
 SETTINGS: Any = {"svg.hashsalt": "labelsieve", "font.size": 9, "axes.titlesize": 10, "figure.titlesize": 11}
-Published = tuple[float, float | None]  # a number and its standard error, as printed
-Pictures = dict[str, bytes]  # by the ending of the file
+Pictures = dict[str, bytes]  # by file extension
 P = ParamSpec("P")
 
 
-def drawn(draw: "Callable[P, Figure]") -> Callable[P, Pictures]:
-    """The figure as PNG and SVG, in one style and without anything that changes from day to day."""
+def as_pictures(draw: "Callable[P, Figure]") -> Callable[P, Pictures]:
+    """Make a drawing function return its figure as PNG and SVG, without dates or other changing content."""
 
     @wraps(draw)
     def pictures(*args: P.args, **kwargs: P.kwargs) -> Pictures:
         try:
             from matplotlib import rc_context
         except ImportError:
-            raise InputError("figures need matplotlib: pip install 'labelsieve[plots]'") from None
+            raise InputError("figures need matplotlib; run pip install 'labelsieve[plots]'") from None
         png, svg = BytesIO(), BytesIO()
         with rc_context(SETTINGS):
             figure = draw(*args, **kwargs)
@@ -57,10 +57,10 @@ def drawn(draw: "Callable[P, Figure]") -> Callable[P, Pictures]:
 
 @dataclass(frozen=True)
 class Line:
-    """Errors along an axis."""
+    """A series of errors along an axis."""
 
     name: str
-    marks: Mapping[float, Sequence[float]]  # x -> percent, one per seed
+    marks: Mapping[float, Sequence[float]]  # x -> errors in percent, one per seed
     paper: Mapping[float, Published] = field(default_factory=dict)
 
     @property
@@ -68,11 +68,11 @@ class Line:
         return len(self.marks)
 
     @property
-    def drawn(self) -> bool:
+    def visible(self) -> bool:
         return bool(self.marks or self.paper)
 
-    def as_drawn(self, style: Style) -> Style:
-        """What it looks like: a single mark has no line, and what only the paper has is hollow."""
+    def legend_style(self, style: Style) -> Style:
+        """Return the style in the legend: a single mark has no line, and a series of the paper alone is hollow."""
         if len(self.marks) > 1:
             return style
         return style | {"linestyle": ""} | ({} if self.marks else {"markerfacecolor": "none", "markersize": 9})
@@ -80,84 +80,84 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """Something measured in every epoch."""
+    """A series with a value for every epoch."""
 
     name: str
     runs: Sequence[Sequence[float]]  # percent, one list per seed
-    paper: float | None = None  # where it ends, approximately
+    paper: float | None = None  # approximate last value in the paper
 
     @property
     def size(self) -> int:
         return len(self.runs)
 
     @property
-    def drawn(self) -> bool:
+    def visible(self) -> bool:
         return bool(self.runs)
 
-    def as_drawn(self, style: Style) -> Style:
+    def legend_style(self, style: Style) -> Style:
         return style
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Every sample's scores at the end of an epoch."""
+    """The scores of all samples at the end of an epoch."""
 
     scores: Mapping[str, Array]  # ol, pl, all, label, clean
     label: int  # the observed label whose samples are shown
-    dominant: int  # the class that most of its wrong labels come from
-    kept: float  # share that is selected
-    interval: int = 1  # every so many-th of these samples is shown
+    dominant: int  # the true class of most of its wrong labels
+    kept: float  # share of the samples that is selected
+    step: int = 1  # every step-th of these samples is shown
 
 
-@drawn
-def errors(panels: Mapping[str, Sequence[Line]], title: str, xlabel: str, of_paper: str) -> "Figure":
-    """Figures 8, 9 and 10: mean test error over seeds with its standard error; the paper's are hollow marks."""
+@as_pictures
+def draw_errors(panels: Mapping[str, Sequence[Line]], title: str, xlabel: str, of_paper: str) -> "Figure":
+    """Draw figures 8, 9 and 10: mean test error with standard error over seeds, the paper's as hollow marks."""
     figure, axes = canvas(1, len(panels), 3.6, 3.4, title)
     for axis, (name, lines) in zip(axes.flat, panels.items(), strict=True):
         ticks = sorted({x for line in lines for x in (*line.marks, *line.paper)})
-        aside = BESIDE * (ticks[-1] - ticks[0])
+        offset = OFFSET * (ticks[-1] - ticks[0])
         for place, (line, style) in enumerate(zip(lines, STYLES, strict=False)):
-            _errors(axis, line, style, aside * (place - (len(lines) - 1) / 2))
+            _plot_errors(axis, line, style, offset * (place - (len(lines) - 1) / 2))
         axis.set(title=name, xlabel=xlabel)
         axis.set_xticks(ticks)
     axes.flat[0].set_ylabel("best test error, %")
-    legend(figure, panels, of_paper)
+    series_legend(figure, panels, of_paper)
     return figure
 
 
-@drawn
-def precision(panels: Mapping[str, Sequence[Curve]], title: str, warmup: int, of_paper: str) -> "Figure":
-    """Figure 11: the share of right labels among the samples that each epoch learnt from."""
+@as_pictures
+def draw_precision(panels: Mapping[str, Sequence[Curve]], title: str, warmup: int, of_paper: str) -> "Figure":
+    """Draw figure 11: the share of correct labels among the samples selected in each epoch."""
     figure, axes = canvas(1, len(panels), 4.4, 3.4, title, sharey=True)
     for axis, (name, curves) in zip(axes.flat, panels.items(), strict=True):
         for curve, style in zip(curves, STYLES, strict=False):
-            _curve(axis, curve, style)
+            _plot_curve(axis, curve, style)
         axis.axvline(warmup + 0.5, color="0.6", linewidth=1)
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set(title=name, xlabel=f"epoch (grey line: selecting begins after {warmup})")
-    axes.flat[0].set_ylabel("right labels among the selected, %")
-    legend(figure, panels, of_paper)
+        axis.set(title=name, xlabel=f"epoch (grey line: selection starts after {warmup})")
+    axes.flat[0].set_ylabel("correct labels among the selected, %")
+    series_legend(figure, panels, of_paper)
     return figure
 
 
-@drawn
-def scores(panels: Mapping[str, Scored], title: str) -> "Figure":
-    """Figure 3: samples of one observed label, sorted by each criterion; right of the dashed line they are selected."""
+@as_pictures
+def draw_scores(panels: Mapping[str, Scored], title: str) -> "Figure":
+    """Draw figure 3: samples of one label sorted by each criterion, the selected ones right of a dashed line."""
     figure, axes = canvas(3, len(panels), 4.4, 2.1, title, sharey="row")
     for column, (name, scored) in enumerate(panels.items()):
         for row, criterion in enumerate(CRITERIA):
-            _sorted(axes[row, column], scored, criterion)
+            _plot_scores(axes[row, column], scored, criterion)
         axes[0, column].set_title(f"{name}\n{axes[0, column].get_title()}")
-        axes[2, column].set_xlabel(f"samples, sorted (1 in {scored.interval} of this label)")
+        axes[2, column].set_xlabel(f"samples, sorted (1 in {scored.step} of this label)")
     for row, criterion in enumerate(CRITERIA):
         axes[row, 0].set_ylabel(f"{CRITERIA[criterion]}{', descending' if criterion == 'pl' else ''}")
-    legend_of(figure, [({**style, "linestyle": ""}, name) for name, style in KINDS])
+    add_legend(figure, [({**style, "linestyle": ""}, name) for name, style in KINDS])
     return figure
 
 
-@drawn
-def matrices(panels: Mapping[str, Array], title: str) -> "Figure":
-    """Figure 7: transition matrices, a row per true class."""
+@as_pictures
+def draw_matrices(panels: Mapping[str, Array], title: str) -> "Figure":
+    """Draw figure 7: transition matrices with a row per true class."""
     figure, axes = canvas(1, len(panels), 3.7, 3.2, title)
     for axis, (name, matrix) in zip(axes.flat, panels.items(), strict=True):
         axis.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
@@ -171,25 +171,25 @@ def matrices(panels: Mapping[str, Array], title: str) -> "Figure":
     return figure
 
 
-def arranged(scored: Scored, criterion: str) -> tuple[Array, Array]:
-    """The scores of the samples that figure 3 shows, the selected ones last, and their places in KINDS."""
-    here = np.flatnonzero(scored.scores["label"] == scored.label)[:: scored.interval]
+def sorted_scores(scored: Scored, criterion: str) -> tuple[Array, Array]:
+    """Return the scores of the samples shown in figure 3, the selected ones last, and their positions in KINDS."""
+    here = np.flatnonzero(scored.scores["label"] == scored.label)[:: scored.step]
     values, true = scored.scores[criterion][here], scored.scores["clean"][here]
     kinds = np.where(true == scored.label, 0, np.where(true == scored.dominant, 1, 2))
     order = np.argsort(-values if criterion == "pl" else values, kind="stable")
     return values[order], kinds[order]
 
 
-def selected_clean(scored: Scored, criterion: str) -> float:
-    """Of all samples of the label, not only those shown: the share of right labels among the selected."""
-    _, kinds = arranged(replace(scored, interval=1), criterion)
+def selected_precision(scored: Scored, criterion: str) -> float:
+    """Return the share of correct labels among all selected samples of the label, shown or not."""
+    _, kinds = sorted_scores(replace(scored, step=1), criterion)
     return float((kinds[len(kinds) - round(scored.kept * len(kinds)) :] == 0).mean())
 
 
 def canvas(
     rows: int, columns: int, width: float, height: float, title: str, **sharing: Any
 ) -> "tuple[Figure, np.ndarray[Any, Any]]":
-    """An empty figure and its axes, (rows, columns)."""
+    """Return an empty figure and its axes, (rows, columns)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(width * columns, 4.8), height * rows + 0.8), layout="constrained")
@@ -197,39 +197,40 @@ def canvas(
     return figure, figure.subplots(rows, columns, squeeze=False, **sharing)
 
 
-def legend(figure: "Figure", panels: Mapping[str, Sequence[Line] | Sequence[Curve]], of_paper: str) -> None:
-    """Below the panels: what is drawn in them, and what hollow marks are."""
+def series_legend(figure: "Figure", panels: Mapping[str, Sequence[Line] | Sequence[Curve]], of_paper: str) -> None:
+    """Add a legend of the series that are drawn, and of the paper's hollow marks."""
     every = [each for series in panels.values() for each in series]
     styles = dict(zip(dict.fromkeys(each.name for each in every), STYLES, strict=False))
-    fullest = {each.name: each for each in sorted(every, key=lambda each: each.size) if each.drawn}
-    entries = [(fullest[name].as_drawn(style), name) for name, style in styles.items() if name in fullest]
+    fullest = {each.name: each for each in sorted(every, key=lambda each: each.size) if each.visible}
+    entries = [(fullest[name].legend_style(style), name) for name, style in styles.items() if name in fullest]
     hollow = {"color": "0.4", "marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
-    printed = any(each.paper for each in every if each.drawn)
-    legend_of(figure, [*entries, (hollow, of_paper)] if printed else entries)
+    printed = any(each.paper for each in every if each.visible)
+    add_legend(figure, [*entries, (hollow, of_paper)] if printed else entries)
 
 
-def legend_of(figure: "Figure", entries: Sequence[tuple[Mapping[str, Any], str]]) -> None:
+def add_legend(figure: "Figure", entries: Sequence[tuple[Mapping[str, Any], str]]) -> None:
+    """Add a legend below the panels, in as many columns as fit."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=name, **{"markersize": 5, **style}) for style, name in entries]
     for columns in range(min(len(handles), 4), 0, -1):
-        drawn = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
-        if columns == 1 or drawn.get_window_extent().width < figure.bbox.width:
+        added = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+        if columns == 1 or added.get_window_extent().width < figure.bbox.width:
             return
-        drawn.remove()
+        added.remove()
 
 
-def _errors(axis: "Axes", line: Line, style: Style, aside: float) -> None:
-    at = [x + aside for x in sorted(line.marks)]
+def _plot_errors(axis: "Axes", line: Line, style: Style, offset: float) -> None:
+    at = [x + offset for x in sorted(line.marks)]
     if at:
         means, spread = zip(*(mean_and_error(line.marks[x]) for x in sorted(line.marks)), strict=True)
         axis.errorbar(at, means, np.nan_to_num(spread), markersize=5, capsize=3, linewidth=1.2, **style)
     for x, (value, error) in line.paper.items():
         hollow: Style = {"marker": style["marker"], "markersize": 10, "markerfacecolor": "none", "elinewidth": 0.8}
-        axis.errorbar(x + aside, value, error or 0.0, color=style["color"], linestyle="", alpha=0.8, **hollow)
+        axis.errorbar(x + offset, value, error or 0.0, color=style["color"], linestyle="", alpha=0.8, **hollow)
 
 
-def _curve(axis: "Axes", curve: Curve, style: Style) -> None:
+def _plot_curve(axis: "Axes", curve: Curve, style: Style) -> None:
     if curve.runs:
         values = np.array(curve.runs)
         epochs = np.arange(1, values.shape[1] + 1)
@@ -243,10 +244,10 @@ def _curve(axis: "Axes", curve: Curve, style: Style) -> None:
             axis.plot(len(epochs) * 1.03, curve.paper, color=style["color"], clip_on=False, **hollow)
 
 
-def _sorted(axis: "Axes", scored: Scored, criterion: str) -> None:
-    values, kinds = arranged(scored, criterion)
+def _plot_scores(axis: "Axes", scored: Scored, criterion: str) -> None:
+    values, kinds = sorted_scores(scored, criterion)
     for kind, (_, style) in enumerate(KINDS):
         at = np.flatnonzero(kinds == kind)
         axis.plot(at, values[at], linestyle="", markersize=3.5, **style)
     axis.axvline(len(values) - round(scored.kept * len(values)) - 0.5, color="black", linestyle="--", linewidth=1)
-    axis.set_title(f"selected: {100 * selected_clean(scored, criterion):.0f}% right", fontsize=9)
+    axis.set_title(f"selected: {100 * selected_precision(scored, criterion):.0f}% correct", fontsize=9)

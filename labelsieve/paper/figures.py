@@ -1,11 +1,11 @@
-"""The paper's figures: which runs make each of them, and the paper's points where they are known.
+"""`labelsieve figure`: the runs behind the paper's figures 3, 7, 8, 9, 10 and 11, and the figures drawn from them.
 
-Figure 3 shows samples that are labelled as the fifth class (the paper's e^5, counted from 1). There their wrong labels
-come from class 6; here class k becomes k + 1, so that those of class 5 come from class 4, which plays the part of 6.
-Its runs are the first epochs of the paper's protocol, up to the end of the warm-up.
+Figure 3 shows samples that are labelled as the fifth class (e^5 in the paper, counted from 1). In the paper their wrong
+labels come from class 6; here class k is mislabelled as k + 1, so they come from class 4. Its runs are the first epochs
+of the paper's protocol, up to the end of the warm-up.
 
-λ = 0 in figure 10 and Criteria_OL in figure 11 are MentorNet, λ = 1 and Criteria_ALL are MentorNet-Prop: the runs of
-figures 8 and 9."""
+λ = 0 in figure 10 and Criteria_OL in figure 11 are MentorNet, λ = 1 and Criteria_ALL are MentorNet-Prop: these points
+share the runs of figures 8 and 9. draw.py does the drawing."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,37 +17,38 @@ from labelsieve.data.published import PUBLISHED, where
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.files import refuse_no_folder, write_atomically
 from labelsieve.noise import transition
-from labelsieve.paper import draw as figures
-from labelsieve.paper.draw import Pictures, Published
-from labelsieve.paper.tables import COLUMNS, SL_BETA, TABLE_2
+from labelsieve.paper import draw
+from labelsieve.paper.draw import Pictures
+from labelsieve.paper.reproduce import placement
+from labelsieve.paper.tables import COLUMNS, SL_BETA, TABLE_2, Published
 from labelsieve.paper.tables import experiment as paper_experiment
-from labelsieve.runs.find import Identity, identity, known_runs
+from labelsieve.runs.find import identity, known_runs
 from labelsieve.runs.folder import scores_name
 from labelsieve.runs.read import Run, read_run, read_scores
-from labelsieve.runs.spec import Experiment, planned
-from labelsieve.runtime import best_device, best_precision
-from labelsieve.sweep.watch import run_all
+from labelsieve.runs.spec import Experiment, experiment_for
+from labelsieve.sweep.watch import run_all, title
 
 FIGURES = (3, 7, 8, 9, 10, 11)
 DATASETS = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "tiny-imagenet": "Tiny-ImageNet",
-    "fashion": "Fashion-MNIST",  # not the paper's: to try a figure out on the embedded data
+    "fashion": "Fashion-MNIST",  # not in the paper: to try a figure on the embedded data
 }
-USUAL = {3: ("cifar10",), 8: tuple(TABLE_2), 9: tuple(TABLE_2), 10: ("cifar100",), 11: ("cifar100",)}
-METHODS = {"default": "Default", "mentornet": "MentorNet", "mentornet-prop": "MentorNet-Prop"}
+PAPER_DATASETS = {3: ("cifar10",), 8: tuple(TABLE_2), 9: tuple(TABLE_2), 10: ("cifar100",), 11: ("cifar100",)}
+SERIES = {"default": "Default", "mentornet": "MentorNet", "mentornet-prop": "MentorNet-Prop"}
 LAMBDAS = (0.0, 0.5, 1.0, 1.5, 2.0)
 RATE = 0.4  # of figures 3, 10 and 11
-OBSERVED, DOMINANT = 4, 3  # of figure 3, counted from 0
+OBSERVED, DOMINANT = 4, 3  # classes of figure 3, counted from 0
 MIXED = "mixed:0.6"  # of 40%: 24% from the next class, 16% from the others
 NOISES_3 = {"pair": "pair, 40% from class 4", MIXED: "mixed, 24% from class 4, 16% from the others"}
+SHOWN_3 = 1250  # samples of all classes in figure 3: the paper shows every 40th of CIFAR-10
 CRITERIA_11: dict[str, tuple[str, str | None]] = {
     "Criteria_OL": ("mentornet", None),
     "Criteria_PL": ("mentornet", "pl"),
     "Criteria_ALL": ("mentornet-prop", None),
 }
-# What the text of the paper says of figure 11 (CIFAR-100), in approximate percent.
+# Approximate percentages that the paper's text gives for figure 11 (CIFAR-100).
 TEXT_11 = {
     "pair": {"Criteria_OL": 70.0, "Criteria_PL": 85.0, "Criteria_ALL": 92.0},
     "symmetry": {"Criteria_OL": 92.0, "Criteria_PL": 60.0},
@@ -56,87 +57,18 @@ TEXT_11 = {
 
 @dataclass(frozen=True)
 class Point:
-    """A mark or a curve of a figure, and the run that makes it."""
+    """A mark or a curve of a figure and the experiment behind it."""
 
     panel: str
     series: str
     x: float
-    experiment: Experiment  # of seed 0
+    experiment: Experiment  # with seed 0
     published: Published | None = None
 
 
-def points(number: int, dataset: str | None = None) -> list[Point]:
-    """Every point of a figure, on the paper's datasets or another one."""
-    if number not in FIGURES:
-        raise InputError(f"there is no figure {number} to reproduce: there are {', '.join(map(str, FIGURES))}")
-    if dataset is not None and dataset not in DATASETS:
-        raise InputError(f"figures are drawn of {', '.join(DATASETS)}, not of {dataset!r}")
-    every = {3: figure_3, 8: figure_8, 9: figure_9, 10: figure_10, 11: figure_11}
-    datasets = (dataset,) if dataset else USUAL.get(number, ())
-    return [point for data in datasets for point in every[number](data)] if number in every else []
-
-
-def figure_3(data: str) -> Iterator[Point]:
-    """Scores at the end of the warm-up."""
-    for noise, title in NOISES_3.items():
-        whole = protocol(data, "mentornet-prop", noise, RATE)
-        short = replace(whole, epochs=whole.warmup + 1, drops=(), scores=(whole.warmup,))
-        yield Point(title, "", 0.0, short)
-
-
-def figure_8(data: str, noise: str = "pair") -> Iterator[Point]:
-    """Error over noise rates."""
-    for method, name in METHODS.items():
-        for rate in (rate for kind, rate in COLUMNS if kind == noise):
-            run, printed = protocol(data, method, noise, rate), published(data, method, noise, rate)
-            yield Point(DATASETS[data], name, 100 * rate, run, printed)
-
-
-def figure_9(data: str) -> Iterator[Point]:
-    return figure_8(data, "symmetry")
-
-
-def figure_10(data: str) -> Iterator[Point]:
-    """Error over λ."""
-    known = {0.0: "mentornet", 1.0: "mentornet-prop"}
-    for noise in ("pair", "symmetry"):
-        for lam in LAMBDAS:
-            method = known.get(lam, "mentornet-prop")
-            run = protocol(data, method, noise, RATE, options=() if lam in known else (("lam", lam),))
-            printed = published(data, method, noise, RATE) if lam in known else None
-            yield Point(DATASETS[data], f"{noise}, 40%", lam, run, printed)
-
-
-def figure_11(data: str) -> Iterator[Point]:
-    """Precision over epochs."""
-    for noise in ("pair", "symmetry"):
-        for name, (method, criterion) in CRITERIA_11.items():
-            run = protocol(data, method, noise, RATE, criterion=criterion)
-            about = TEXT_11[noise].get(name) if data == "cifar100" else None
-            yield Point(f"{noise}, 40%", name, 0.0, run, None if about is None else (about, None))
-
-
-def protocol(data: str, method: str, noise: str, rate: float, **changes: Any) -> Experiment:
-    """The paper's protocol on its datasets, what suits the data on another."""
-    if data in SL_BETA:
-        return replace(paper_experiment(data, method, noise, rate), **changes)
-    return planned(data, method=method, noise=noise, rate=rate, noise_rate=rate, **changes)
-
-
-def published(data: str, method: str, noise: str, rate: float) -> Published | None:
-    """What table 2 prints."""
-    if data not in TABLE_2:
-        return None
-    error, spread = TABLE_2[data][method].split(", ")[COLUMNS.index((noise, rate))].split()
-    return float(error), float(spread)
-
-
-SHOWN = 1250  # samples of figure 3, all classes together: the paper's interval of 40 on CIFAR-10
-
-
 @dataclass(frozen=True)
-class Known:
-    """A point with those of its runs that are finished."""
+class PointRuns:
+    """A point with its finished runs."""
 
     point: Point
     paths: dict[int, Path]  # by seed
@@ -145,22 +77,10 @@ class Known:
         return [read_run(path) for path in self.paths.values()]
 
 
-def figure_options(
-    number: int, dataset: str | None, seeds: int, device: str, precision: str | None, threads: int, **rest: Any
-) -> None:
-    """The figure that a person's options mean."""
-    if seeds < 1:
-        raise InputError("seeds must be at least 1")
-    device = best_device() if device == "auto" else device
-    place = {"device": device, "precision": precision or best_precision(device), "threads": threads}
-    figure(number, dataset, 1 if number == 3 else seeds, place, **rest)
-
-
-def figure(
+def reproduce_figure(
     number: int,
     dataset: str | None,
     seeds: int,
-    place: dict[str, Any],
     *,
     show: bool,
     out: Path,
@@ -168,8 +88,25 @@ def figure(
     save: Path | None,
     at_once: int | None,
     on: str,
+    **machine: Any,
 ) -> None:
-    """Run what is missing, unless only to show; draw what there is, say what is left out. `place`: where to run."""
+    """Run the missing trials of a figure and draw it from all finished runs.
+
+    Args:
+        number: One of FIGURES.
+        dataset: A key of DATASETS; None for the paper's datasets.
+        seeds: Runs per point; figure 3 always uses one.
+        show: Only draw; run nothing.
+        out: Folder for new runs, searched for finished ones first.
+        results: Folder of committed records, searched second.
+        save: Folder for the pictures; None for `out`.
+        at_once: Runs at a time on one GPU.
+        on: Where to run; see sweep().
+        machine: Device, precision and threads; see `placement`.
+    """
+    if seeds < 1:
+        raise InputError("seeds must be at least 1")
+    seeds = 1 if number == 3 else seeds
     wanted = points(number, dataset)
     if save is not None:
         refuse_no_folder(save, "--save")
@@ -177,53 +114,126 @@ def figure(
         refuse_no_folder(out)
     failure = None
     if not show:
-        left = missing(look_up(wanted, seeds, out, results), seeds)
-        failure = train([replace(experiment, **place) for experiment in left], out, at_once, on)
-    known = look_up(wanted, seeds, out, results)
-    left = missing(known, seeds)
+        missing = missing_experiments(find_runs(wanted, seeds, out, results), seeds)
+        failure = train([replace(each, **placement(**machine)) for each in missing], out, at_once, on)
+    found = find_runs(wanted, seeds, out, results)
+    missing = missing_experiments(found, seeds)
     every = seeds * len(wanted)
-    if every and len(left) == every:
+    if every and len(missing) == every:
         raise failure or InputError(f"no finished run of figure {number} in {out} or {results}: leave out --show")
     name = f"figure-{number}-{dataset}" if dataset and wanted else f"figure-{number}"
-    keep(DRAWN[number](known), save or out, name)
-    if left:
-        print(f"left out: {len(left)} of {every} runs are not there, such as {spoken(left[0])}")
+    write_pictures(DRAWN[number](found), save or out, name)
+    if missing:
+        print(f"{len(missing)} of {every} runs are missing, such as {title(missing[0])}")
     if failure:
         raise failure
 
 
-def look_up(wanted: list[Point], seeds: int, *roots: Path) -> list[Known]:
-    """Every point with its finished runs."""
+def points(number: int, dataset: str | None = None) -> list[Point]:
+    """Return every point of a figure, on the paper's datasets or on another one."""
+    if number not in FIGURES:
+        raise InputError(f"there is no figure {number} to reproduce: there are {', '.join(map(str, FIGURES))}")
+    if dataset is not None and dataset not in DATASETS:
+        raise InputError(f"unknown dataset {dataset!r} for a figure: there are {', '.join(DATASETS)}")
+    every = {3: figure_3, 8: figure_8, 9: figure_9, 10: figure_10, 11: figure_11}
+    datasets = (dataset,) if dataset else PAPER_DATASETS.get(number, ())
+    return [point for data in datasets for point in every[number](data)] if number in every else []
+
+
+def find_runs(wanted: list[Point], seeds: int, *roots: Path) -> list[PointRuns]:
+    """Return every point with its finished runs below the given folders."""
     epochs = {epoch for point in wanted for epoch in point.experiment.scores}
     there = known_runs(*roots, holding=scores_name(epochs.pop()) if epochs else "done")
-    return [
-        Known(point, {seed: there[each] for seed in range(seeds) if (each := identity_of(point, seed)) in there})
-        for point in wanted
-    ]
+    found = []
+    for point in wanted:
+        every = {seed: identity(replace(point.experiment, seed=seed).as_dict()) for seed in range(seeds)}
+        found.append(PointRuns(point, {seed: there[each] for seed, each in every.items() if each in there}))
+    return found
 
 
-def identity_of(point: Point, seed: int) -> Identity:
-    return identity(replace(point.experiment, seed=seed).as_dict())
+# ---- the points of each figure
 
 
-def missing(known: list[Known], seeds: int) -> list[Experiment]:
-    """The runs that are not finished."""
-    return [replace(one.point.experiment, seed=seed) for one in known for seed in range(seeds) if seed not in one.paths]
+def figure_3(data: str) -> Iterator[Point]:
+    """Yield the runs whose scores at the end of the warm-up are shown."""
+    for noise, panel in NOISES_3.items():
+        whole = protocol(data, "mentornet-prop", noise, RATE)
+        short = replace(whole, epochs=whole.warmup + 1, drops=(), scores=(whole.warmup,))
+        yield Point(panel, "", 0.0, short)
+
+
+def figure_8(data: str, noise: str = "pair") -> Iterator[Point]:
+    """Yield the errors over noise rates."""
+    for method, name in SERIES.items():
+        for rate in (rate for kind, rate in COLUMNS if kind == noise):
+            run, printed = protocol(data, method, noise, rate), printed_error(data, method, noise, rate)
+            yield Point(DATASETS[data], name, 100 * rate, run, printed)
+
+
+def figure_9(data: str) -> Iterator[Point]:
+    return figure_8(data, "symmetry")
+
+
+def figure_10(data: str) -> Iterator[Point]:
+    """Yield the errors over λ."""
+    known = {0.0: "mentornet", 1.0: "mentornet-prop"}
+    for noise in ("pair", "symmetry"):
+        for lam in LAMBDAS:
+            method = known.get(lam, "mentornet-prop")
+            run = protocol(data, method, noise, RATE, options=() if lam in known else (("lam", lam),))
+            printed = printed_error(data, method, noise, RATE) if lam in known else None
+            yield Point(DATASETS[data], f"{noise}, 40%", lam, run, printed)
+
+
+def figure_11(data: str) -> Iterator[Point]:
+    """Yield the precision of the selection over epochs."""
+    for noise in ("pair", "symmetry"):
+        for name, (method, criterion) in CRITERIA_11.items():
+            run = protocol(data, method, noise, RATE, criterion=criterion)
+            about = TEXT_11[noise].get(name) if data == "cifar100" else None
+            yield Point(f"{noise}, 40%", name, 0.0, run, None if about is None else (about, None))
+
+
+def protocol(data: str, method: str, noise: str, rate: float, **changes: Any) -> Experiment:
+    """Return a run of the paper's protocol on its datasets, and with the dataset's own settings on others."""
+    if data in SL_BETA:
+        return replace(paper_experiment(data, method, noise, rate), **changes)
+    return experiment_for(data, method=method, noise=noise, rate=rate, noise_rate=rate, **changes)
+
+
+def printed_error(data: str, method: str, noise: str, rate: float) -> Published | None:
+    """Return the error printed in table 2."""
+    if data not in TABLE_2:
+        return None
+    error, spread = TABLE_2[data][method].split(", ")[COLUMNS.index((noise, rate))].split()
+    return float(error), float(spread)
+
+
+# ---- missing runs
+
+
+def missing_experiments(found: list[PointRuns], seeds: int) -> list[Experiment]:
+    """Return the experiments without a finished run."""
+    return [replace(one.point.experiment, seed=seed) for one in found for seed in range(seeds) if seed not in one.paths]
 
 
 def train(experiments: list[Experiment], out: Path, at_once: int | None, on: str) -> LabelsieveError | None:
-    """Train these; what went wrong is returned, so that the rest can be drawn."""
+    """Train the experiments; return the error if runs failed, so that the others can still be drawn."""
     for data in sorted({experiment.data for experiment in experiments} & set(PUBLISHED)):
-        where(data)  # refuses data that is not there before anything runs
+        where(data)  # raises if the data is not on this machine
     if not experiments:
         return None
-    print(f"{len(experiments)} runs to be trained, in {out}", flush=True)
+    print(f"training {len(experiments)} runs in {out}", flush=True)
     failed = run_all(experiments, out, at_once, on)
-    return LabelsieveError(f"{len(failed)} of {len(experiments)} runs failed; see above") if failed else None
+    if not failed:
+        return None
+    return LabelsieveError(f"{len(failed)} of {len(experiments)} runs failed; the reasons are printed above")
 
 
-def keep(pictures: Pictures, folder: Path, name: str) -> None:
-    """Write them, and say where."""
+# ---- drawing
+
+
+def write_pictures(pictures: Pictures, folder: Path, name: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -233,94 +243,84 @@ def keep(pictures: Pictures, folder: Path, name: str) -> None:
     print(f"pictures: {folder / name}.{{{','.join(pictures)}}}")
 
 
-def spoken(experiment: Experiment) -> str:
-    """cifar10 pair 0.4 mentornet seed 0"""
-    e = experiment
-    chosen = [e.criterion or "", *(f"{name}={value}" for name, value in e.options)]
-    return " ".join(filter(None, [e.data, str(e.noise), f"{e.rate:g}", e.method, *chosen, f"seed {e.seed}"]))
-
-
-def by_panel(known: list[Known]) -> dict[str, dict[str, list[Known]]]:
-    """Points by panel, which says how many seeds it has, and series; panels without any run are left out."""
-    panels: dict[str, dict[str, list[Known]]] = {}
-    for one in known:
+def by_panel(found: list[PointRuns]) -> dict[str, dict[str, list[PointRuns]]]:
+    """Group points by panel and series. Panel titles end with the number of seeds; panels without runs are left out."""
+    panels: dict[str, dict[str, list[PointRuns]]] = {}
+    for one in found:
         panels.setdefault(one.point.panel, {}).setdefault(one.point.series, []).append(one)
     every = {name: [one for series in panel.values() for one in series] for name, panel in panels.items()}
-    return {f"{name}; {seeds_of(every[name])}": panels[name] for name in panels if any(o.paths for o in every[name])}
+    return {f"{name}; {count_seeds(every[name])}": panels[name] for name in panels if any(o.paths for o in every[name])}
 
 
-def seeds_of(known: list[Known]) -> str:
-    """3 seeds; 1 to 3 seeds; one seed"""
-    counts = sorted({len(one.paths) for one in known if one.paths})
-    return " to ".join(map(str, counts)) + " seeds" if counts != [1] else "one seed"
+def count_seeds(found: list[PointRuns]) -> str:
+    """Format the number of seeds: 3 seeds, 1 to 3 seeds, one seed."""
+    counts = sorted({len(one.paths) for one in found if one.paths})
+    if counts == [1]:
+        return "one seed"
+    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
-def spread_of(known: list[Known]) -> str:
-    """What bars and bands are, if there are any."""
-    return "\nmean and standard error over the seeds" if any(len(one.paths) > 1 for one in known) else ""
+def spread_note(found: list[PointRuns]) -> str:
+    """Return the part of a title that explains error bars and bands, if there are any."""
+    return "\nmean and standard error over the seeds" if any(len(one.paths) > 1 for one in found) else ""
 
 
-def scores_figure(known: list[Known]) -> Pictures:
-    """Figure 3."""
-    run = known[0].point.experiment
+def draw_figure_3(found: list[PointRuns]) -> Pictures:
+    run = found[0].point.experiment
     kept = {
-        one.point.panel: read_scores(path / scores_name(run.scores[0])) for one in known for path in one.paths.values()
+        one.point.panel: read_scores(path / scores_name(run.scores[0])) for one in found for path in one.paths.values()
     }
     panels = {
-        name: figures.Scored(scores, OBSERVED, DOMINANT, 1 - RATE, max(1, len(scores["label"]) // SHOWN))
+        name: draw.Scored(scores, OBSERVED, DOMINANT, 1 - RATE, max(1, len(scores["label"]) // SHOWN_3))
         for name, scores in kept.items()
     }
     after = f"after epoch {run.scores[0]}; right of the dashed line is selected"
-    return figures.scores(panels, f"{DATASETS[run.data]}: samples labelled as class {OBSERVED + 1}, {after}")
+    return draw.draw_scores(panels, f"{DATASETS[run.data]}: samples labelled as class {OBSERVED + 1}, {after}")
 
 
-def matrices_figure(known: list[Known]) -> Pictures:
-    """Figure 7, which needs no runs."""
+def draw_figure_7(found: list[PointRuns]) -> Pictures:
     kinds = {"pair, 40%": "pair", "symmetry, 40%": "symmetry", "mixed, 30% + 10%": "mixed"}
-    panels = {title: transition(kind, 10, RATE).numpy() for title, kind in kinds.items()}
-    return figures.matrices(panels, "Which label each class gets, %, of ten classes")
+    panels = {name: transition(kind, 10, RATE).numpy() for name, kind in kinds.items()}
+    return draw.draw_matrices(panels, "Label noise: observed labels of each of ten classes, %")
 
 
-def errors_figure(title: str, xlabel: str, known: list[Known]) -> Pictures:
-    """Figures 8, 9 and 10."""
+def draw_figures_8_to_10(heading: str, xlabel: str, found: list[PointRuns]) -> Pictures:
     panels = {
         name: [
-            figures.Line(
+            draw.Line(
                 series,
                 {one.point.x: [run.end["best"] for run in one.runs()] for one in marks if one.paths},
                 {one.point.x: one.point.published for one in marks if one.point.published},
             )
             for series, marks in panel.items()
         ]
-        for name, panel in by_panel(known).items()
+        for name, panel in by_panel(found).items()
     }
-    return figures.errors(panels, f"{title}{spread_of(known)}", xlabel, "paper (hollow)")
+    return draw.draw_errors(panels, f"{heading}{spread_note(found)}", xlabel, "paper (hollow)")
 
 
-def precision_figure(known: list[Known]) -> Pictures:
-    """Figure 11."""
+def draw_figure_11(found: list[PointRuns]) -> Pictures:
     panels = {
         name: [
-            figures.Curve(
+            draw.Curve(
                 series,
                 [[100 * (p or 0) for p in run.series("precision")] for run in one.runs()],
                 one.point.published and one.point.published[0],
             )
             for series, (one,) in panel.items()
         ]
-        for name, panel in by_panel(known).items()
+        for name, panel in by_panel(found).items()
     }
-    run = known[0].point.experiment
-    title = f"{DATASETS[run.data]}: how clean the selected samples are{spread_of(known)}"
-    return figures.precision(panels, title, run.warmup, "paper, approximate, from its text")
+    run = found[0].point.experiment
+    heading = f"{DATASETS[run.data]}: correct labels among the selected samples{spread_note(found)}"
+    return draw.draw_precision(panels, heading, run.warmup, "paper, approximate, from its text")
 
 
-RATES = "noise rate, % of the labels"
-DRAWN: dict[int, Callable[[list[Known]], Pictures]] = {
-    3: scores_figure,
-    7: matrices_figure,
-    8: partial(errors_figure, "Test error under pair noise", RATES),
-    9: partial(errors_figure, "Test error under symmetry noise", RATES),
-    10: partial(errors_figure, "Test error by λ, the weight of the penalty label", "λ"),
-    11: precision_figure,
+DRAWN: dict[int, Callable[[list[PointRuns]], Pictures]] = {
+    3: draw_figure_3,
+    7: draw_figure_7,
+    8: partial(draw_figures_8_to_10, "Test error under pair noise", "noise rate, % of the labels"),
+    9: partial(draw_figures_8_to_10, "Test error under symmetry noise", "noise rate, % of the labels"),
+    10: partial(draw_figures_8_to_10, "Test error by λ, the weight of the penalty label", "λ"),
+    11: draw_figure_11,
 }

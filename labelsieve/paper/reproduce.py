@@ -1,4 +1,4 @@
-"""reproduce: a table with our numbers beside the printed ones; what is missing is run first."""
+"""`labelsieve table`: run what is missing of a table, and print our numbers beside the paper's."""
 
 import os
 from collections import Counter
@@ -12,18 +12,31 @@ from labelsieve.data.published import FOLDER, PUBLISHED, where
 from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.files import refuse_no_folder
 from labelsieve.methods import METHODS
-from labelsieve.paper.comparison import LEGEND, Entry, blocks, measured, paired_blocks, plain_form
+from labelsieve.paper.comparison import (
+    LEGEND,
+    CellResult,
+    comparison_blocks,
+    csv_form,
+    measured_error,
+    paired_blocks,
+)
 from labelsieve.paper.tables import Cell, Table, small_table, tables
 from labelsieve.runs.find import Identity, identity, known_runs
-from labelsieve.runs.read import read_run
+from labelsieve.runs.read import Run, read_run
 from labelsieve.runs.spec import Experiment
-from labelsieve.runs.tables import Block, Document, publish, refuse_unwritable
+from labelsieve.runs.tables import Block, Document, check_output, output
 from labelsieve.runtime import best_device, best_precision
 from labelsieve.sweep.sweep import folder_of
 from labelsieve.sweep.watch import run_all
 
 RESULTS = Path("results")  # committed records
-Known = dict[Identity, Path]
+Records = dict[Identity, Path]  # folders of finished runs
+FILTERS: dict[str, Callable[[Cell], str]] = {
+    "dataset": lambda cell: cell.experiment.data,
+    "noise": lambda cell: cell.experiment.noise or "own",
+    "rate": lambda cell: f"{cell.experiment.rate:g}",
+    "methods": lambda cell: cell.experiment.method,
+}
 
 
 @dataclass(frozen=True)
@@ -59,55 +72,87 @@ def reproduce(
     save: Path | None,
     at_once: int | None,
     on: str,
-    **where_to_run: Any,
+    **machine: Any,
 ) -> None:
-    """Run what is missing of a table, unless it is only to be shown, and print it."""
+    """Run the missing trials of a table and print the table.
+
+    Args:
+        name: A table of the paper, or "small".
+        keep: Filters of the cells by option name (a key of FILTERS): wanted values separated by commas.
+        seeds: Trials per cell; None for the table's own number.
+        epochs: Epochs of the small table's runs.
+        show: Only print; run nothing.
+        out: Folder for new runs, searched for finished ones first.
+        results: Folder of committed records, searched second.
+        form: A key of runs.tables.FORMATS.
+        save: File for the table; None for standard output.
+        at_once: Runs at a time on one GPU.
+        on: Where to run; see sweep().
+        machine: Device, precision and threads; see `placement`.
+    """
     table = named_table(name, epochs, words(keep["methods"] or ""))
-    cells = chosen(table, keep)
-    check(form, save, results, seeds)
+    cells = chosen_cells(table, keep)
+    check_options(form, save, results, seeds)
     if not show:
         refuse_no_folder(out)
     trials = [Trial(cell, seed) for seed in range(table.seeds if seeds is None else seeds) for cell in cells]
     known = known_runs(out, results)
     missing = list({trial.identity: trial for trial in trials if trial.identity not in known}.values())
     failed: dict[Experiment, str] = {}
-    why: dict[str, int] = {}
+    reasons: dict[str, int] = {}
     if show:
-        why = dict(Counter(unshown(trial, f"no finished run in {out} or {results}") for trial in missing))
+        reasons = dict(Counter(reason_not_shown(trial, f"no finished run in {out} or {results}") for trial in missing))
     elif missing:
-        refuse_nothing(table, trials, missing)
-        failed, why = run_missing(missing, known, out, placed(**where_to_run), at_once, on)
+        refuse_if_nothing_runs(table, trials, missing)
+        failed, reasons = run_missing(missing, known, out, placement(**machine), at_once, on)
         known = known_runs(out, results)
-    publish(document(table, entries(table, cells, trials, known), why, form), form, save)
+    output(table_document(table, cell_results(table, cells, trials, known), reasons, form), form, save)
     if failed:
-        raise LabelsieveError(f"{len(failed)} of the runs failed; see above")
+        raise LabelsieveError(f"{len(failed)} runs failed; the reasons are printed above")
 
 
-def placed(device: str, precision: str | None, threads: int) -> dict[str, Any]:
-    """The fields of an experiment that say where it runs."""
+def placement(device: str, precision: str | None, threads: int) -> dict[str, Any]:
+    """Return the fields of an experiment that define where it runs."""
     device = best_device() if device == "auto" else device
     return {"device": device, "precision": precision or best_precision(device), "threads": threads}
 
 
+def cell_results(table: Table, cells: Sequence[Cell], trials: Sequence[Trial], known: Records) -> list[CellResult]:
+    """Return the result of every cell, with the errors of its finished runs."""
+    runs: dict[Cell, dict[int, Run]] = {cell: {} for cell in cells}
+    for trial in trials:
+        if trial.identity in known:
+            runs[trial.cell][trial.seed] = read_run(known[trial.identity], with_tables=False)
+    found = []
+    for cell in cells:
+        e = cell.experiment
+        errors = {seed: measured_error(run, cell.measure) for seed, run in runs[cell].items()}
+        found.append(CellResult(e.data, cell.row, e.noise, e.rate, errors, cell.published, table.digits, runs[cell]))
+    return found
+
+
+# ---- options
+
+
 def named_table(name: str, epochs: int | None, methods: Iterable[str] = ()) -> Table:
-    """A table of the paper, or the small one, whose epochs may be chosen and which takes any method."""
+    """Return a table of the paper, or the small table with the given epochs and any further methods."""
     if name == "small":
         return small_table(epochs, [method for method in methods if method in METHODS])
     every = tables()
     if name not in every:
-        raise InputError(f"there is no table {name!r} with numbers; there are: {', '.join([*every, 'small'])}")
+        raise InputError(f"there is no table {name!r} of results; there are: {', '.join([*every, 'small'])}")
     if epochs is not None:
-        raise InputError("--epochs goes with the table small alone: the paper's tables say how long each run is")
+        raise InputError("--epochs is only for the table small: the paper's tables define the epochs of their runs")
     return every[name]
 
 
-def chosen(table: Table, keep: dict[str, str | None]) -> list[Cell]:
-    """The cells that all filters let through: the option, and what is wanted with commas between."""
+def chosen_cells(table: Table, keep: dict[str, str | None]) -> list[Cell]:
+    """Return the cells that pass all filters."""
     cells = list(table.cells)
     for option, wanted in keep.items():
         if wanted is not None:
             if not words(wanted):
-                raise InputError(f"--{option} names nothing; leave it out to have all")
+                raise InputError(f"--{option} is empty; leave it out to keep all cells")
             cells = filtered(table, cells, option, words(wanted))
     if not cells:
         given = " ".join(f"--{option} {wanted}" for option, wanted in keep.items() if wanted is not None)
@@ -115,37 +160,29 @@ def chosen(table: Table, keep: dict[str, str | None]) -> list[Cell]:
     return cells
 
 
-FILTERS: dict[str, Callable[[Cell], str]] = {
-    "dataset": lambda cell: cell.experiment.data,
-    "noise": lambda cell: cell.experiment.noise or "own",
-    "rate": lambda cell: f"{cell.experiment.rate:g}",
-    "methods": lambda cell: cell.experiment.method,
-}
-
-
 def words(text: str) -> list[str]:
-    """What is written with commas between."""
+    """Split a list separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def filtered(table: Table, cells: Iterable[Cell], option: str, wanted: Sequence[str]) -> list[Cell]:
-    """The cells with one of the wanted values."""
+    """Return the cells with one of the wanted values."""
     value = FILTERS[option]
     there = set(map(value, table.cells))
     if option == "rate":
         wanted = [number(word) for word in wanted]
     for word in wanted:
         if word not in there:
-            raise InputError(f"table {table.name} has no {option} {word!r}: {instead(option, word, there)}")
+            raise InputError(f"table {table.name} has no {option} {word!r}: {suggestion(option, word, there)}")
     return [cell for cell in cells if value(cell) in wanted]
 
 
-def instead(option: str, word: str, there: Iterable[str]) -> str:
-    """What to write instead of a value that a table does not have."""
+def suggestion(option: str, word: str, there: Iterable[str]) -> str:
+    """Return what to write instead of a value that the table does not have."""
     if option == "rate":
         return f"there are: {', '.join(sorted(there, key=float))}"
     if option == "methods" and word in METHODS:
-        return "any method goes with labelsieve table small and with labelsieve compare"
+        return "use labelsieve table small or labelsieve compare, which take any method"
     return nearest(word, there)
 
 
@@ -156,68 +193,60 @@ def number(word: str) -> str:
         raise InputError(f"--rate takes numbers such as 0.2,0.4, got {word!r}") from None
 
 
-def check(form: str, save: Path | None, results: Path, seeds: int | None) -> None:
-    """Refuse at once what would otherwise fail after hours."""
-    refuse_unwritable(form, save)
+def check_options(form: str, save: Path | None, results: Path, seeds: int | None) -> None:
+    """Raise InputError for options that would fail only after the runs."""
+    check_output(form, save)
     if seeds is not None and seeds < 1:
         raise InputError("seeds must be at least 1")
     if results != RESULTS and not results.is_dir():
-        raise InputError(f"no folder {results} to search for records; leave out --results, or name one that is there")
+        raise InputError(f"there is no folder {results} of records; name another one with --results, or leave it out")
 
 
-def unshown(trial: Trial, found: str) -> str:
-    """Why a trial is not shown, and whether it could be run."""
-    reason = absent(trial)
-    return f"{found}, and {reason}" if reason else f"{found}: without --show they are run"
-
-
-def refuse_nothing(table: Table, trials: Sequence[Trial], missing: Sequence[Trial]) -> None:
-    """Say so if nothing of what was asked is there or can be run."""
-    reasons = {trial: absent(trial) for trial in missing}
-    if {trial.identity for trial in trials} == {trial.identity for trial in missing} and all(reasons.values()):
-        every = "; ".join(dict.fromkeys(filter(None, reasons.values())))
-        raise InputError(f"nothing that was asked of table {table.name} is there or can be run: {every}")
+# ---- missing trials
 
 
 def run_missing(
-    trials: Sequence[Trial], known: Known, out: Path, where_to_run: dict[str, Any], at_once: int | None, on: str
+    trials: Sequence[Trial], known: Records, out: Path, machine: dict[str, Any], at_once: int | None, on: str
 ) -> tuple[dict[Experiment, str], dict[str, int]]:
-    """Run these; returns why those failed that did, and for how many runs each reason not to be there holds."""
+    """Run the trials, first those that others are fine-tuned from.
 
-    def here(experiment: Experiment, start: Path | None = None) -> Experiment:
+    Returns the reason of each failed run, and for each reason why trials are missing the number of them.
+    """
+
+    def placed(experiment: Experiment, start: Path | None = None) -> Experiment:
         weights = experiment.weights and str(beside_data(experiment.weights))
-        return replace(experiment, weights=weights, init=str(start) if start else None, **where_to_run)
+        return replace(experiment, weights=weights, init=str(start) if start else None, **machine)
 
-    def run_these(experiments: Iterable[Experiment]) -> dict[Experiment, str]:
-        once = list(dict.fromkeys(experiments))
-        return run_all(once, out, at_once, on) if once else {}
+    def run_once(experiments: Iterable[Experiment]) -> dict[Experiment, str]:
+        unique = list(dict.fromkeys(experiments))
+        return run_all(unique, out, at_once, on) if unique else {}
 
-    reasons = {trial: absent(trial) for trial in trials}
+    reasons = {trial: reason_not_runnable(trial) for trial in trials}
     ready = [trial for trial, reason in reasons.items() if reason is None]
-    plain = [here(trial.experiment) for trial in ready if not trial.start]
+    plain = [placed(trial.experiment) for trial in ready if not trial.start]
     starts = {trial: start_folder(trial.start, known) for trial in ready if trial.start}
-    first = [here(trial.start) for trial, found in starts.items() if trial.start and found is None]
-    failed = run_these([*plain, *first])
+    first = [placed(trial.start) for trial, found in starts.items() if trial.start and found is None]
+    failed = run_once([*plain, *first])
     second = []
     for trial, found in starts.items():
-        folder = found or folder_of(here(trial.start or trial.experiment), out)
+        folder = found or folder_of(placed(trial.start or trial.experiment), out)
         if (folder / "done").exists():
-            second.append(here(trial.experiment, folder))
+            second.append(placed(trial.experiment, folder))
         else:
             reasons[trial] = "the run that they start from failed"
-    failed |= run_these(second)
+    failed |= run_once(second)
     counts = Counter([r for r in reasons.values() if r] + [f"failed: {reason}" for reason in failed.values()])
     return failed, dict(counts)
 
 
-def start_folder(experiment: Experiment, known: Known) -> Path | None:
-    """A finished run to start from; committed records have no model."""
+def start_folder(experiment: Experiment, known: Records) -> Path | None:
+    """Return the folder of a finished run to fine-tune; committed records have no model and do not count."""
     folder = known.get(identity(experiment.as_dict()))
     return folder if folder and (folder / "model.safetensors").exists() else None
 
 
-def absent(trial: Trial) -> str | None:
-    """Why a trial cannot be run here: data or weights that are not there."""
+def reason_not_runnable(trial: Trial) -> str | None:
+    """Return which data or weights a trial lacks on this machine; None if it can run."""
     data = trial.experiment.data
     if data in PUBLISHED and not Path(data).exists():
         try:
@@ -230,31 +259,31 @@ def absent(trial: Trial) -> str | None:
     return None
 
 
+def reason_not_shown(trial: Trial, reason: str) -> str:
+    """Return why a trial is not in the table, and whether it can be run."""
+    lacking = reason_not_runnable(trial)
+    return f"{reason}, and {lacking}" if lacking else f"{reason}; leave out --show to run them"
+
+
+def refuse_if_nothing_runs(table: Table, trials: Sequence[Trial], missing: Sequence[Trial]) -> None:
+    """Raise InputError if no trial is finished and none can run."""
+    reasons = {trial: reason_not_runnable(trial) for trial in missing}
+    if {trial.identity for trial in trials} == {trial.identity for trial in missing} and all(reasons.values()):
+        every = "; ".join(dict.fromkeys(filter(None, reasons.values())))
+        raise InputError(f"table {table.name} has no finished runs, and none can be run: {every}")
+
+
 def beside_data(name: str) -> Path:
-    """A file in the folder of published datasets."""
+    """Return the path of a file in the folder of published datasets."""
     return Path(os.environ.get(FOLDER, "data")) / name
 
 
-def entries(table: Table, cells: Sequence[Cell], trials: Sequence[Trial], known: Known) -> list[Entry]:
-    """Every cell with the errors of the runs that are known."""
-    errors: dict[Cell, dict[int, float]] = {cell: {} for cell in cells}
-    for trial in trials:
-        if trial.identity in known:
-            run = read_run(known[trial.identity], with_tables=False)
-            errors[trial.cell][trial.seed] = measured(run, trial.cell.measure)
-    return [
-        Entry(e.data, cell.row, e.noise, e.rate, errors[cell], cell.published, table.digits)
-        for cell in cells
-        for e in [cell.experiment]
-    ]
-
-
-def document(table: Table, found: Sequence[Entry], why: dict[str, int], form: str) -> Document:
-    """The table, the paired comparisons, and what is to be said about them."""
+def table_document(table: Table, found: Sequence[CellResult], reasons: dict[str, int], form: str) -> Document:
+    """Return the table, the paired differences, and notes; for CSV only the table with one number per column."""
     if form == "csv":
-        return Document("", [Block("", plain_form(found))], ())
-    shown = blocks(found, by_noise=form != "markdown")
-    marks = any("difference" in row for block in shown for row in block.rows)
-    notes = ["ours: mean ± standard error over n seeds", *([LEGEND] if marks else []), *table.notes]
-    left_out = [f"not run: {count} of the runs; {reason}" for reason, count in why.items()]
-    return Document(table.title, [*shown, *paired_blocks(found)], notes, left_out)
+        return Document("", [Block("", csv_form(found))], ())
+    blocks = comparison_blocks(found, by_noise=form != "markdown")
+    wide = any("difference" in row for block in blocks for row in block.rows)
+    notes = ["ours: mean ± standard error over n seeds", *([LEGEND] if wide else []), *table.notes]
+    missing = [f"{count} runs are missing: {reason}" for reason, count in reasons.items()]
+    return Document(table.title, [*blocks, *paired_blocks(found)], notes, missing)

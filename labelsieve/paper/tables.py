@@ -1,24 +1,27 @@
-"""Cell and Table: numbers to be reproduced, each beside the experiment that does it."""
+"""The paper's tables: every printed number with the experiment that reproduces it.
+
+`tables()` returns tables 1, 2, 3, 5, 6, 7 and 8; `small_table()` a short one on the embedded data, without printed
+numbers. `experiment()` is one run of the paper's protocol."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from labelsieve.methods import options_of
-from labelsieve.runs.spec import Experiment, planned
+from labelsieve.runs.spec import Experiment, experiment_for
 
-Published = tuple[float, float | None]  # error in percent, its standard error where it is printed
+Published = tuple[float, float | None]  # printed error in percent, and its standard error if printed
 
 
 @dataclass(frozen=True)
 class Cell:
     """One number of a table and the experiment that reproduces it."""
 
-    experiment: Experiment  # of seed 0, on no particular device
+    experiment: Experiment  # with seed 0; device and precision are chosen when it runs
     published: Published | None = None
-    variant: str = ""  # what sets it apart from other cells of the same method
-    measure: str = "best"  # which error of the run: best, chosen (of the delivered epoch), or round 1 and so on
-    start: Experiment | None = None  # the run whose model it is fine-tuned from
+    variant: str = ""  # distinguishes cells of the same method
+    measure: str = "best"  # error of the run to report: see comparison.measured_error
+    start: Experiment | None = None  # run whose model is fine-tuned
 
     @property
     def row(self) -> str:
@@ -27,22 +30,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells that are shown together."""
+    """The cells of one table."""
 
     name: str
     title: str
     cells: tuple[Cell, ...]
-    digits: int = 1  # after the point, as printed
+    digits: int = 1  # after the decimal point, as printed
     seeds: int = 3
     notes: tuple[str, ...] = ()
 
 
 BENCHMARK: dict[str, Any] = {"model": "densenet-25-12", "epochs": 100, "warmup": 25, "batch": 128, "lr": 0.1}
 
-SIZE = {"tiny-imagenet": 32}  # every second pixel; other images are taken as they are
+SIZE = {"tiny-imagenet": 32}  # side of the images; others keep their size
 
-# Clothing1M: every method but default fine-tunes the best epoch (on the clean validation set) of a cross-entropy model,
-# and is tested at its own best epoch. Half of the epochs at the first learning rate, half at the second.
+# Clothing1M: every method except default fine-tunes a cross-entropy model from its best epoch on the clean validation
+# set, and is tested at its own best epoch. Half of the epochs use the first learning rate, half the second.
 CLOTHING1M: dict[str, Any] = {
     "model": "resnet-50",
     "epochs": 10,
@@ -55,40 +58,23 @@ CLOTHING1M: dict[str, Any] = {
     "augment": "window224,flip",
     "normalise": "imagenet",
 }
-CROSS_ENTROPY: dict[str, Any] = {"lr": 0.01, "drop_factor": 0.1, "weights": "resnet50-0676ba61.pth"}  # then 0.001
-FINE_TUNING: dict[str, Any] = {"lr": 1e-6, "drop_factor": 0.5}  # then 5e-7
+CROSS_ENTROPY: dict[str, Any] = {"lr": 0.01, "drop_factor": 0.1, "weights": "resnet50-0676ba61.pth"}  # 0.01, 0.001
+FINE_TUNING: dict[str, Any] = {"lr": 1e-6, "drop_factor": 0.5}  # 1e-6, 5e-7
 
-NOISE_RATE = {"animal10n": 0.08, "clothing1m": 0.3846}  # of data whose noise is its own
+NOISE_RATE = {"animal10n": 0.08, "clothing1m": 0.3846}  # of datasets with real label noise
 
-# One network that only selects: it learns from a second pass over the kept samples, as the paper's harness, SELFIE's code,
-# has it (decision 2). There selfie and co-teaching do so too; here they learn from the pass that decides.
+# Methods of one network that only select samples run a second forward pass over the kept samples, as in SELFIE's code,
+# which the paper builds on (decision 2). That code does the same for selfie and co-teaching; here these two train on the
+# pass that selects.
 SECOND_PASS = ("mentornet", "mentornet-prop", "sl-prop")
 
 SL_BETA = {"cifar10": 0.08, "cifar100": 0.3, "tiny-imagenet": 0.3, "animal10n": 0.01, "clothing1m": 0.08}
 
-
-def options(method: str, data: str) -> dict[str, Any]:
-    """The options of a method on a dataset."""
-    symmetric = {"alpha": 1.0, "beta": SL_BETA[data]}
-    every: dict[str, dict[str, Any]] = {
-        "active-bias": {"smoothness": 0.2},
-        "co-teaching": {"ramp": 15},
-        "co-teaching+": {"ramp": 15, "init_epoch": 25},
-        "sl": symmetric,
-        "selfie": {"threshold": 0.05, "history": 15, "rounds": 3},
-        "mentornet-prop": {"lam": 1.0},
-        "sl-prop": {**symmetric, "lam": 1.0},
-        "selfie-prop": {"threshold": 0.005, "history": 25, "rounds": 3, "lam": 1.0},
-        "gce": {"q": 0.7},
-        "dmi": {"lr_scale": 1.0},  # it only appears where the learning rate is that of fine-tuning
-    }
-    return every.get(method, {})
-
-
-# Table 1 is the mixed column of table 2 for these.
+# Table 1 is the mixed column of table 2 for these methods.
 TABLE_1 = ("default", "mentornet", "mentornet-prop")
 
-# Table 2: the columns, then error and standard error per column. The mentornet rows are commented out in the source.
+# Table 2: its columns, then error and standard error per column. The mentornet rows are commented out in the paper's
+# source.
 COLUMNS = (
     ("pair", 0.1),
     ("pair", 0.2),
@@ -139,7 +125,15 @@ TABLE_2 = {
     },
 }
 
-# Table 5: how the penalty label is updated, at 40% noise: (repredict, stack).
+# Table 3, commented out in the paper's source: CIFAR-100, 40% noise, best error of SELFIE's rounds 1 to 3.
+TABLE_3 = {
+    ("selfie", "pair"): (46.70, 43.40, 41.30),
+    ("selfie", "symmetry"): (38.71, 37.15, 37.04),
+    ("selfie-prop", "pair"): (36.58, 35.64, 35.20),
+    ("selfie-prop", "symmetry"): (38.72, 37.67, 36.38),
+}
+
+# Table 5: ways to update the penalty labels, 40% noise: (repredict, stack).
 TABLE_5 = {
     "cifar10": {"pair": (30.8, 12.2), "symmetry": (14.5, 14.4)},
     "cifar100": {"pair": (42.9, 36.6), "symmetry": (39.4, 38.4)},
@@ -172,54 +166,23 @@ TABLE_7: dict[str, Published] = {  # Clothing1M
     "sl-prop": (26.98, None),
 }
 
-# Table 8: Tiny-ImageNet at 40% noise, (pair, symmetry); T of f-correction from the stacked predictions.
+# Table 8: Tiny-ImageNet, 40% noise: (pair, symmetry). f-correction estimates T from the stacked predictions.
 TABLE_8 = {"default": (69.9, 64.7), "f-correction": (72.8, 75.3), "mentornet-prop": (62.5, 61.0)}
 
-# Table 3, commented out in the source: CIFAR-100 at 40%, best error of SELFIE's runs 1 to 3.
-TABLE_3 = {
-    ("selfie", "pair"): (46.70, 43.40, 41.30),
-    ("selfie", "symmetry"): (38.71, 37.15, 37.04),
-    ("selfie-prop", "pair"): (36.58, 35.64, 35.20),
-    ("selfie-prop", "symmetry"): (38.72, 37.67, 36.38),
-}
+SMALL_METHODS = ("default", "mentornet", "mentornet-prop", "sl-prop")
+SMALL_RATE = 0.4
+SMALL_EPOCHS = 12
 
-
-def experiment(data: str, method: str, noise: str | None, rate: float, seed: int = 0, **more: Any) -> Experiment:
-    """One run of the paper's protocol; `more` are further options of the method."""
-    return Experiment(
-        data=data,
-        size=SIZE.get(data),
-        method=method,
-        noise=noise,
-        rate=rate,
-        noise_rate=rate if noise else NOISE_RATE[data],
-        options=unusual(method, {**options(method, data), **more}),
-        forward="second" if method in SECOND_PASS else "one",
-        seed=seed,
-        **BENCHMARK,
-    )
-
-
-def clothing1m(method: str, **schedule: Any) -> Experiment:
-    """One run of the protocol of Clothing1M."""
-    return Experiment(
-        data="clothing1m",
-        method=method,
-        noise_rate=NOISE_RATE["clothing1m"],
-        options=unusual(method, options(method, "clothing1m")),
-        **CLOTHING1M,
-        **schedule,
-    )
-
-
-def unusual(method: str, chosen: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The options without those that are the method's defaults: what is usual is left unsaid."""
-    usual = options_of(method)
-    return tuple(sorted((name, value) for name, value in chosen.items() if usual.get(name) != value))
+NOTES_2 = ("the mentornet rows are commented out in the paper's source; table 1 prints those for mixed noise",)
+NOTES_3 = ("the whole table is commented out in the paper's source",)
+NOTES_5 = ("both ways train on the pass that selects, without the second pass of table 2",)
+NOTES_7 = (
+    "the paper copies default, vat, f-correction, gce, lccn and dmi from the L_DMI paper; here all methods are run",
+)
 
 
 def tables() -> dict[str, Table]:
-    """Every table of the paper that has numbers."""
+    """Return the paper's tables of results by number."""
     every = (
         Table("1", "Table 1 of the paper: mixed noise, best test error in percent", tuple(table_1())),
         Table("2", "Table 2 of the paper: best test error in percent", tuple(table_2()), notes=NOTES_2),
@@ -247,10 +210,67 @@ def tables() -> dict[str, Table]:
     return {table.name: table for table in every}
 
 
-NOTES_2 = ("the paper's mentornet rows are commented out in its source; table 1 prints those of mixed noise",)
-NOTES_3 = ("the whole table is commented out in the paper's source",)
-NOTES_5 = ("both ways learn from the pass that decides, not from a second one as in table 2",)
-NOTES_7 = ("the paper took default, vat, f-correction, gce, lccn and dmi from L_DMI's authors; here all are run alike",)
+def small_table(epochs: int | None = None, others: Iterable[str] = ()) -> Table:
+    """Return a table of four methods, and `others`, under two kinds of noise on the embedded data."""
+    settings = {"noise_rate": SMALL_RATE, "rate": SMALL_RATE, "epochs": SMALL_EPOCHS if epochs is None else epochs}
+    cells = tuple(
+        Cell(experiment_for("fashion", method=method, noise=noise, **settings))
+        for noise in ("pair", "symmetry")
+        for method in dict.fromkeys((*SMALL_METHODS, *others))
+    )
+    return Table("small", "Embedded Fashion-MNIST, best test error in percent", cells, seeds=2)
+
+
+def experiment(data: str, method: str, noise: str | None, rate: float, seed: int = 0, **more: Any) -> Experiment:
+    """Return one run of the paper's protocol; `more` are further options of the method."""
+    return Experiment(
+        data=data,
+        size=SIZE.get(data),
+        method=method,
+        noise=noise,
+        rate=rate,
+        noise_rate=rate if noise else NOISE_RATE[data],
+        options=without_defaults(method, {**options(method, data), **more}),
+        forward="second" if method in SECOND_PASS else "one",
+        seed=seed,
+        **BENCHMARK,
+    )
+
+
+def clothing1m(method: str, **schedule: Any) -> Experiment:
+    """Return one run of the Clothing1M protocol with this schedule."""
+    return Experiment(
+        data="clothing1m",
+        method=method,
+        noise_rate=NOISE_RATE["clothing1m"],
+        options=without_defaults(method, options(method, "clothing1m")),
+        **CLOTHING1M,
+        **schedule,
+    )
+
+
+def options(method: str, data: str) -> dict[str, Any]:
+    """Return the paper's options of a method on a dataset."""
+    symmetric = {"alpha": 1.0, "beta": SL_BETA[data]}
+    every: dict[str, dict[str, Any]] = {
+        "active-bias": {"smoothness": 0.2},
+        "co-teaching": {"ramp": 15},
+        "co-teaching+": {"ramp": 15, "init_epoch": 25},
+        "sl": symmetric,
+        "selfie": {"threshold": 0.05, "history": 15, "rounds": 3},
+        "mentornet-prop": {"lam": 1.0},
+        "sl-prop": {**symmetric, "lam": 1.0},
+        "selfie-prop": {"threshold": 0.005, "history": 25, "rounds": 3, "lam": 1.0},
+        "gce": {"q": 0.7},
+        "dmi": {"lr_scale": 1.0},  # the learning rate of fine-tuning is already small
+    }
+    return every.get(method, {})
+
+
+def without_defaults(method: str, chosen: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return the options that differ from the method's defaults."""
+    defaults = options_of(method)
+    return tuple(sorted((name, value) for name, value in chosen.items() if defaults.get(name) != value))
 
 
 def table_1() -> Iterator[Cell]:
@@ -300,20 +320,3 @@ def table_8() -> Iterator[Cell]:
     for method, errors in TABLE_8.items():
         for noise, error in zip(("pair", "symmetry"), errors, strict=True):
             yield Cell(experiment("tiny-imagenet", method, noise, 0.4), (error, None))
-
-
-OWN = ("default", "mentornet", "mentornet-prop", "sl-prop")
-NOISES = ("pair", "symmetry")
-RATE = 0.4
-EPOCHS = 12
-
-
-def small_table(epochs: int | None = None, others: Iterable[str] = ()) -> Table:
-    """Four methods, and others that are named, under two kinds of noise."""
-    told = {"noise_rate": RATE, "rate": RATE, "epochs": EPOCHS if epochs is None else epochs}
-    cells = tuple(
-        Cell(planned("fashion", method=method, noise=noise, **told))
-        for noise in NOISES
-        for method in dict.fromkeys((*OWN, *others))
-    )
-    return Table("small", "Embedded Fashion-MNIST, best test error in percent", cells, seeds=2)

@@ -1,4 +1,4 @@
-"""Tables of finished runs: statistics over seeds, comparisons of methods, and output as text, Markdown, LaTeX or CSV."""
+"""Tables of finished runs: statistics over seeds, comparisons of methods, output as text, Markdown, LaTeX or CSV."""
 
 import csv
 import io

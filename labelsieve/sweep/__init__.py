@@ -1,1 +1,10 @@
-""""""
+"""Sweeps: many experiments, run on CPUs, on one GPU or on a cluster, and comparisons of methods.
+
+- sweep: run experiments that are not finished, several at a time.
+- watch: the sweep with its progress on the terminal.
+- gpu: several experiments at a time on one GPU.
+- ray: experiments on many machines.
+- compare: `labelsieve compare` and `labelsieve demo`.
+"""
+
+__all__ = ["compare", "gpu", "ray", "sweep", "watch"]

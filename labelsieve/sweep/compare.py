@@ -1,118 +1,57 @@
-"""One picture of a comparison: error and precision by epoch, the learnt penalty labels beside the true ones."""
+"""`labelsieve compare` and `labelsieve demo`: train several methods on the same noise and seeds, and compare them.
 
+The result is a table with differences seed by seed, and a picture of how the methods learn."""
+
+import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 
-from labelsieve.errors import InputError
-from labelsieve.runs.read import Array, Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
-import sys
-from importlib.util import find_spec
-from typing import Any, NamedTuple, TextIO
-
-from labelsieve.auto.plan import FREE, suited
-from labelsieve.data import Trainable, load_data
-from labelsieve.errors import LabelsieveError, nearest
+from labelsieve.data import Trainable
+from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.files import refuse_no_folder, write_atomically
 from labelsieve.methods import METHODS
 from labelsieve.models import default_model
 from labelsieve.noise import transition
-from labelsieve.runs.data import reading_of
+from labelsieve.runs.data import Shelf, reading_of
 from labelsieve.runs.execute import method_of
-from labelsieve.runs.read import read_run
-from labelsieve.runs.spec import Experiment, experiment_for, parse_options
+from labelsieve.runs.read import Array, Run, read_run
+from labelsieve.runs.spec import OPEN_SETTINGS, Experiment, experiment_for, parse_options, suited_to_network
 from labelsieve.runs.tables import (
     Block,
     Document,
+    check_output,
     comparison,
+    output,
     paired_differences,
-    publish,
-    refuse_unwritable,
+    render,
     run_by_run,
-    written,
 )
 from labelsieve.runtime import usable_device
 from labelsieve.sweep.sweep import folder_of
 from labelsieve.sweep.watch import run_all
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
 COLOURS = ("#4c566a", "#d08770", "#2a7f9e", "#a3be8c", "#b48ead", "#ebcb8b")
-
-
-def true_penalty(noise: Array) -> Array:
-    """What the penalty labels would be, were the true labels known: per observed label, where its noise comes from."""
-    by_observed = noise.T.astype(float)
-    np.fill_diagonal(by_observed, 0)
-    shares: Array = by_observed / np.maximum(by_observed.sum(1, keepdims=True), 1)
-    return shares
-
-
-def draw(groups: Mapping[str, Sequence[Run]], classes: Sequence[str], title: str, path: Path) -> None:
-    """Write the picture as PNG."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("the picture needs matplotlib: pip install 'labelsieve[plots]'") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    with_penalty = [(method, run) for method, runs in groups.items() for run in runs if "last/penalty" in run.tables]
-    figure, axes = plt.subplots(
-        1, 4 if with_penalty else 2, figsize=(17 if with_penalty else 9, 4.6), layout="constrained"
-    )
-    figure.suptitle(title)
-    for colour, (method, runs) in zip(COLOURS * len(groups), groups.items(), strict=False):
-        _band(axes[0], [run.series("test_error") for run in runs], method, colour)
-        _band(axes[1], [[100 * (p or 0) for p in run.series("precision")] for run in runs], method, colour)
-    warmup = max(run.spec["warmup"] for runs in groups.values() for run in runs)
-    for axis, label in zip(axes, ("test error %", "kept samples with a right label %"), strict=False):
-        axis.axvline(warmup + 0.5, color="0.6", linestyle=":", linewidth=1)
-        axis.set(xlabel="epoch (dotted: end of warm-up)", ylabel=label)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
-    if with_penalty:
-        method, run = with_penalty[0]
-        _heat(axes[2], run.tables["last/penalty"][0], classes, f"penalty labels learnt ({method})")
-        colours = _heat(axes[3], true_penalty(run.tables["noise"]), classes, "and where the wrong labels come from")
-        figure.colorbar(colours, ax=axes[2:], shrink=0.8)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def _band(axis: "Axes", series: list[list[float]], label: str, colour: str) -> None:
-    values = np.array(series)
-    epochs = np.arange(1, values.shape[1] + 1)
-    axis.plot(epochs, values.mean(0), label=label, color=colour)
-    axis.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-
-
-def _heat(axis: "Axes", matrix: Array, classes: Sequence[str], title: str) -> "AxesImage":
-    image = axis.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
-    axis.set_title(title, fontsize=10)
-    if len(classes) <= 20:
-        axis.set_yticks(range(len(classes)), classes, fontsize=7)
-        axis.set_xticks(range(len(classes)), classes, fontsize=7, rotation=90)
-    axis.set(ylabel="observed label", xlabel="class")
-    return image
-
-
 MOST_CURVES = 6  # in one picture
 TITLES = {"fashion": "Fashion-MNIST"}
 
 
-class Named(NamedTuple):
-    """A method as it is to be compared."""
+class MethodChoice(NamedTuple):
+    """A method with the criterion and options to compare."""
 
     method: str
     criterion: str | None
     options: tuple[tuple[str, Any], ...]
 
     def __str__(self) -> str:
-        """co-teaching (all), mentornet-prop (lam 0.5)"""
+        """Return the name in tables: co-teaching (all), mentornet-prop (lam 0.5)."""
         chosen = [*filter(None, [self.criterion]), *(f"{name} {value}" for name, value in self.options)]
         return f"{self.method} ({', '.join(chosen)})" if chosen else self.method
 
@@ -133,104 +72,180 @@ def compare(
     save: Path | None = None,
     **settings: Any,
 ) -> None:
-    """Train every method on every seed's noise, then show what came of it. `settings` as of an Experiment.
+    """Train every method on the noise of every seed, and print a table and draw a picture of the results.
 
-    `against`: which method the others are set against, if not each what pairs_among says.
+    Args:
+        data: A dataset with a test set.
+        methods: Methods as parse_method reads them.
+        noise: Kind of noise to add; None for the labels as they are.
+        rate: Rate of the added noise.
+        noise_rate: Noise rate passed to the methods.
+        seeds: Seeds of the runs.
+        out: Folder for the runs, table.md and the picture.
+        at_once: Runs at a time on one GPU.
+        on: Where to run; see sweep().
+        against: Method that the others are compared with; None for the default of runs.tables.pairs_among.
+        form: A key of runs.tables.FORMATS.
+        save: File for the table; None for standard output.
+        settings: Further fields of the experiments.
     """
     if not seeds:
         raise InputError("seeds must be at least 1")
-    refuse_unwritable(form, save)
+    check_output(form, save)
     refuse_no_folder(out)
-    every = list(dict.fromkeys(named(method) for method in methods))
-    base = None if against is None else among(every, against)
-    asked = experiment_for(data, noise_rate=noise_rate, **settings)
-    train, test, _ = load_data(data, reading_of(asked))
-    if test is None and not asked.test:
+    choices = list(dict.fromkeys(map(parse_method, methods)))
+    base = None if against is None else find_choice(choices, against)
+    first = experiment_for(data, noise_rate=noise_rate, **settings)
+    shelf = Shelf()
+    train, test, _ = shelf.load(data, reading_of(first))
+    if test is None and not first.test:
         raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
     if noise is not None:
-        transition(noise, train.num_classes, rate)  # refuses wrong noise before anything runs
-    runs = runs_of(train, every, seeds, data, noise=noise, rate=rate, noise_rate=noise_rate, **settings)
-    about = f"{100 * rate:g}% {noise} noise" if noise else "labels as they are"
+        transition(noise, train.num_classes, rate)  # raises for wrong noise before anything runs
+    runs = plan_runs(train, choices, seeds, data, noise=noise, rate=rate, noise_rate=noise_rate, **settings)
+    about = f"{100 * rate:g}% {noise} noise" if noise else "original labels"
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    aside = sys.stdout if form == "text" or save else sys.stderr  # else the table is to be alone there
-    print(f"{count}: {', '.join(methods)}; {about}; {spoken(seeds)}", file=aside, flush=True)
-    failed = run_all(list(runs), out, at_once, on)
-    if groups := grouped({run: one for run, one in runs.items() if run not in failed}, out):
-        title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {spoken(seeds)}"
-        publish(document(groups, title, base, form), form, save)
-        write_atomically(out / "table.md", written(document(groups, title, base, "markdown"), "markdown").encode())
-        picture(groups, list(train.classes), title, out / f"{noise or 'given'}-{rate:g}.png", aside)
+    messages = sys.stdout if form == "text" or save else sys.stderr  # standard output is for the table alone
+    print(f"{count}: {', '.join(methods)}; {about}; {describe_seeds(seeds)}", file=messages, flush=True)
+    failed = run_all(list(runs), out, at_once, on, shelf)
+    if groups := grouped({run: choice for run, choice in runs.items() if run not in failed}, out):
+        title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {describe_seeds(seeds)}"
+        output(table_document(groups, title, base, form), form, save)
+        write_atomically(out / "table.md", render(table_document(groups, title, base, "markdown"), "markdown").encode())
+        write_picture(groups, list(train.classes), title, out / f"{noise or 'given'}-{rate:g}.png", messages)
     if failed:
-        raise LabelsieveError(f"{len(failed)} of {len(runs)} runs failed; see above")
+        raise LabelsieveError(f"{len(failed)} of {len(runs)} runs failed; the reasons are printed above")
 
 
-def runs_of(train: Trainable, every: list[Named], seeds: range, data: str, **settings: Any) -> dict[Experiment, Named]:
-    """Every method on every seed's noise; a method that is wrong, or cannot do what is asked, is refused."""
-    asked = experiment_for(data, **settings)
-    model = default_model(train.shape, usable_device(asked.device)) if asked.model == "auto" else asked.model
-    free = [name for name in FREE if settings.get(name) is None]
-    runs = {
-        suited(experiment_for(data, seed=seed, **one._asdict(), **settings), model, free, len(train)): one
-        for seed in seeds
-        for one in every
-    }
-    for run in list(runs)[: len(every)]:
+def parse_methods(methods: str) -> list[str]:
+    """Split methods separated by commas, each once; "all" stands for all methods."""
+    if methods == "all":
+        return [*METHODS, "co-teaching:all"]
+    every = list(dict.fromkeys(name for words in methods.split(",") if (name := words.strip())))
+    if not every:
+        raise InputError("--methods is empty; write for example default,mentornet-prop, or all")
+    return every
+
+
+def parse_method(words: str) -> MethodChoice:
+    """Parse a method with a criterion and options: co-teaching:all, mentornet-prop:lam=0.5."""
+    method, *rest = words.split(":")
+    criteria = [word for word in rest if "=" not in word]
+    if len(criteria) > 1:
+        raise InputError(f"{words} has two criteria, {criteria[0]} and {criteria[1]}; remove one")
+    return MethodChoice(method, criteria[0] if criteria else None, parse_options(word for word in rest if "=" in word))
+
+
+def find_choice(choices: list[MethodChoice], against: str) -> str:
+    """Return the name in tables of the method that `against` means."""
+    if parse_method(against) not in choices:
+        raise InputError(f"--against {against} is not one of the methods; {nearest(against, map(str, choices))}")
+    return str(parse_method(against))
+
+
+def plan_runs(
+    train: Trainable, choices: list[MethodChoice], seeds: range, data: str, **settings: Any
+) -> dict[Experiment, MethodChoice]:
+    """Return an experiment for every seed and method; raise an error for unknown or unsuitable methods."""
+    first = experiment_for(data, **settings)
+    model = default_model(train.shape, usable_device(first.device)) if first.model == "auto" else first.model
+    still_open = [name for name in OPEN_SETTINGS if settings.get(name) is None]
+    runs = {}
+    for seed in seeds:
+        for choice in choices:
+            experiment = experiment_for(data, seed=seed, **choice._asdict(), **settings)
+            runs[suited_to_network(experiment, model, still_open, len(train))] = choice
+    for run in list(runs)[: len(choices)]:
         method_of(run, train)
     return runs
 
 
-def grouped(runs: dict[Experiment, Named], out: Path) -> dict[str, list[Run]]:
-    """What finished runs left, by method."""
+def grouped(runs: dict[Experiment, MethodChoice], out: Path) -> dict[str, list[Run]]:
+    """Read finished runs, by the name of their method in tables."""
     groups: dict[str, list[Run]] = {}
-    for run, one in runs.items():
-        groups.setdefault(str(one), []).append(read_run(folder_of(run, out)))
+    for run, choice in runs.items():
+        groups.setdefault(str(choice), []).append(read_run(folder_of(run, out)))
     return groups
 
 
-def document(groups: dict[str, list[Run]], title: str, against: str | None, form: str) -> Document:
-    """The table with the differences seed by seed; as CSV a line per run."""
+def table_document(groups: dict[str, list[Run]], title: str, against: str | None, form: str) -> Document:
+    """Return the table with the differences seed by seed; for CSV a row per run."""
     if form == "csv":
         return Document("", [Block("", run_by_run(groups, against or next(iter(groups))))], ())
     return Document(title, [Block("", comparison(groups))], paired_differences(groups, against=against))
 
 
-def picture(groups: dict[str, list[Run]], classes: list[str], title: str, file: Path, aside: TextIO) -> None:
-    """How they learn, if there is something to draw it with."""
-    if find_spec("matplotlib") is None:
-        print("no picture: pip install 'labelsieve[plots]'", file=aside)
-        return
-    few = {method: groups[method] for method in list(groups)[:MOST_CURVES]}
-    draw(few, classes, title, file)
-    print(f"picture: {file}", file=aside)
-
-
-def spoken(seeds: range) -> str:
+def describe_seeds(seeds: range) -> str:
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     return f"{len(seeds)} seeds" if seeds.start == 0 else f"seeds {seeds[0]} to {seeds[-1]}"
 
 
-def expanded(methods: str) -> list[str]:
-    """The methods that a person names with commas between them, each once; all of them for `all`."""
-    if methods == "all":
-        return [*METHODS, "co-teaching:all"]
-    every = list(dict.fromkeys(name for words in methods.split(",") if (name := words.strip())))
-    if not every:
-        raise InputError("--methods names no method; write such as default,mentornet-prop, or all")
-    return every
+# ---- the picture
 
 
-def named(words: str) -> Named:
-    """co-teaching:all is the method co-teaching with the criterion all, mentornet-prop:lam=0.5 one with an option."""
-    method, *rest = words.split(":")
-    criteria = [word for word in rest if "=" not in word]
-    if len(criteria) > 1:
-        raise InputError(f"{words} names two criteria, {criteria[0]} and {criteria[1]}; leave one out")
-    return Named(method, criteria[0] if criteria else None, parse_options(word for word in rest if "=" in word))
+def write_picture(groups: dict[str, list[Run]], classes: list[str], title: str, file: Path, messages: TextIO) -> None:
+    """Draw the picture if matplotlib is installed."""
+    if find_spec("matplotlib") is None:
+        print("no picture: matplotlib is missing; run pip install 'labelsieve[plots]'", file=messages)
+        return
+    draw_comparison({method: groups[method] for method in list(groups)[:MOST_CURVES]}, classes, title, file)
+    print(f"picture: {file}", file=messages)
 
 
-def among(every: list[Named], against: str) -> str:
-    """The compared method that is meant, as it is shown."""
-    if named(against) not in every:
-        raise InputError(f"--against {against} is not among the methods; {nearest(against, map(str, every))}")
-    return str(named(against))
+def draw_comparison(groups: Mapping[str, Sequence[Run]], classes: Sequence[str], title: str, path: Path) -> None:
+    """Draw error and precision by epoch, and learned penalty labels beside the true ones, as PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with_penalty = [(method, run) for method, runs in groups.items() for run in runs if "last/penalty" in run.tables]
+    figure, axes = plt.subplots(
+        1, 4 if with_penalty else 2, figsize=(17 if with_penalty else 9, 4.6), layout="constrained"
+    )
+    figure.suptitle(title)
+    for colour, (method, runs) in zip(COLOURS * len(groups), groups.items(), strict=False):
+        _plot_band(axes[0], [run.series("test_error") for run in runs], method, colour)
+        _plot_band(axes[1], [[100 * (p or 0) for p in run.series("precision")] for run in runs], method, colour)
+    warmup = max(run.spec["warmup"] for runs in groups.values() for run in runs)
+    for axis, label in zip(axes, ("test error %", "kept samples with a correct label %"), strict=False):
+        axis.axvline(warmup + 0.5, color="0.6", linestyle=":", linewidth=1)
+        axis.set(xlabel="epoch (dotted: end of warm-up)", ylabel=label)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
+    if with_penalty:
+        method, run = with_penalty[0]
+        _plot_matrix(axes[2], run.tables["last/penalty"][0], classes, f"learned penalty labels ({method})")
+        image = _plot_matrix(axes[3], true_penalty(run.tables["noise"]), classes, "true sources of the wrong labels")
+        figure.colorbar(image, ax=axes[2:], shrink=0.8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def true_penalty(noise: Array) -> Array:
+    """Return the ideal penalty labels: the true classes of the wrong labels, a row per observed label.
+
+    Args:
+        noise: Counts of samples, (true class, observed label).
+    """
+    by_observed = noise.T.astype(float)
+    np.fill_diagonal(by_observed, 0)
+    shares: Array = by_observed / np.maximum(by_observed.sum(1, keepdims=True), 1)
+    return shares
+
+
+def _plot_band(axis: "Axes", series: list[list[float]], label: str, colour: str) -> None:
+    values = np.array(series)
+    epochs = np.arange(1, values.shape[1] + 1)
+    axis.plot(epochs, values.mean(0), label=label, color=colour)
+    axis.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+
+
+def _plot_matrix(axis: "Axes", matrix: Array, classes: Sequence[str], title: str) -> "AxesImage":
+    image = axis.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
+    axis.set_title(title, fontsize=10)
+    if len(classes) <= 20:
+        axis.set_yticks(range(len(classes)), classes, fontsize=7)
+        axis.set_xticks(range(len(classes)), classes, fontsize=7, rotation=90)
+    axis.set(ylabel="observed label", xlabel="class")
+    return image

@@ -1,4 +1,4 @@
-"""on_ray: many experiments over many machines, as Ray tasks; every finished run comes back to its folder here."""
+"""Run experiments on many machines as Ray tasks; the files of every finished run are copied to its folder here."""
 
 import json
 import logging
@@ -18,16 +18,17 @@ from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.runs.execute import run, versions
 from labelsieve.runs.folder import RunFolder
 from labelsieve.runs.spec import Experiment
+from labelsieve.sweep.gpu import OUT_OF_MEMORY
+from labelsieve.sweep.sweep import POLL, Failures
 from labelsieve.train.loop import StopFlag
 
-POLL = 0.3  # seconds between two looks at the tasks and the signals
-RETRIES = 3  # of a run whose worker died; each begins anew, somewhere
-GRACE = 5.0  # seconds that cancelled runs have to tidy up
-NOT_SENT = ("lock", "done")  # these are made where the run's folder is
-QUIET = {  # read by Ray when it is imported
+RETRIES = 3  # of a run whose worker died; each starts from the beginning on any machine
+GRACE = 5.0  # seconds for cancelled runs to clean up
+NOT_SENT = ("lock", "done")  # files that are created in the run folder here
+QUIET = {  # environment variables that Ray reads when it is imported
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # pages about each worker that dies
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a warning about machines without a GPU
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # long messages about workers that died
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # warning about machines without a GPU
 }
 
 Files = dict[str, bytes]
@@ -40,31 +41,39 @@ def on_ray(
     at_once: int | None = None,
     say: Callable[[str], None] = lambda line: None,
     on: str = "ray",
-) -> dict[Experiment, str]:
-    """Run all on the cluster that `on` names; returns why those failed that did. A GPU is shared by `at_once` runs."""
+) -> Failures:
+    """Run all experiments on a Ray cluster, and return the reasons of those that failed.
+
+    Args:
+        experiments: The experiments, and in `folders` their run folders.
+        report: Called several times a second.
+        at_once: Runs that share one GPU.
+        say: Called with a line on the machines of the cluster, also when they change.
+        on: "ray", "ray:ADDRESS" or "ray://HOST:PORT".
+    """
     address = address_of(on)
     if find_spec("ray") is None:
-        raise InputError("sweeps over machines need Ray: pip install 'labelsieve[ray]'")
+        raise InputError("sweeps on several machines need Ray; run pip install 'labelsieve[ray]'")
     if not experiments:
         return {}
     needs = {experiment: resources(experiment, at_once) for experiment in experiments}
     folder = dict(zip(experiments, folders, strict=True))
-    with cluster(address) as ray, StopFlag() as stop, installed_there():
+    with cluster(address) as ray, StopFlag() as stop, explained_import_errors():
         machines = machines_of(ray)
-        say(told := spoken(machines))
+        say(described := describe(machines))
         failed = {e: reason for e in experiments if (reason := too_large(needs[e], machines)) is not None}
-        task = ray.remote(max_retries=RETRIES)(run_apart)
-        asked = (str(Path.cwd()), versions())
-        tasks = {task.options(**needs[e]).remote(e, *asked): e for e in experiments if e not in failed}
+        task = ray.remote(max_retries=RETRIES)(run_remotely)
+        context = (str(Path.cwd()), versions())
+        tasks = {task.options(**needs[e]).remote(e, *context): e for e in experiments if e not in failed}
         try:
             while tasks:
-                stop.check("with all finished runs here")
+                stop.check("with all finished runs saved")
                 for ready in ray.wait(list(tasks), timeout=POLL)[0]:
                     experiment = tasks.pop(ready)
-                    if (reason := brought_home(ray, ready, experiment, folder[experiment])) is not None:
+                    if (reason := collect(ray, ready, experiment, folder[experiment])) is not None:
                         failed[experiment] = reason
-                if (now := spoken(machines_of(ray))) != told:
-                    say(told := now)
+                if (now := describe(machines_of(ray))) != described:
+                    say(described := now)
                 report()
         finally:
             cancel(ray, list(tasks))
@@ -72,92 +81,100 @@ def on_ray(
 
 
 def address_of(on: str) -> str | None:
-    """Where `ray`, `ray:ADDRESS` or `ray://HOST:PORT` is for Ray itself; None: where this machine belongs, or here."""
+    """Return the address for ray.init; None for the cluster of this machine, or a new one here."""
     kind, _, address = on.partition(":")
     if kind != "ray" or on == "ray:" or address == "//":
-        raise InputError(f"cannot run on {on!r}: say here, ray, ray:ADDRESS or ray://HOST:PORT")
+        raise InputError(f"unknown --on {on!r}; use here, ray, ray:ADDRESS or ray://HOST:PORT")
     return on if address.startswith("//") else address or None
 
 
 def resources(experiment: Experiment, at_once: int | None) -> dict[str, float]:
-    """What a run takes of its machine: its threads, and its share of a GPU."""
+    """Return the CPUs and the share of a GPU that a run needs."""
     gpu = experiment.device.startswith("cuda")
     return {"num_cpus": experiment.threads, "num_gpus": 1 / (at_once or 1) if gpu else 0}
 
 
 def too_large(needs: dict[str, float], machines: Sequence[dict[str, float]]) -> str | None:
-    """Why no machine can ever take a run, which would wait for ever otherwise; None if one can."""
+    """Return why no machine of the cluster is large enough for a run; None if one is."""
     cpus, gpus = needs["num_cpus"], needs["num_gpus"]
     if any(machine.get("CPU", 0) >= cpus and machine.get("GPU", 0) >= gpus for machine in machines):
         return None
-    return f"no machine of the cluster has {cpus:g} CPUs{' and a GPU' if gpus else ''} for it"
+    return f"no machine of the cluster has {cpus:g} CPUs{' and a GPU' if gpus else ''}"
 
 
 def machines_of(ray: Any) -> list[dict[str, float]]:
-    """What each machine of the cluster offers now."""
+    """Return the resources of each machine of the cluster."""
     return [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
 
 
-def spoken(machines: Sequence[dict[str, float]]) -> str:
+def describe(machines: Sequence[dict[str, float]]) -> str:
+    """Format the resources of the cluster in a line."""
     cpus, gpus = (sum(machine.get(kind, 0) for machine in machines) for kind in ("CPU", "GPU"))
     return f"on Ray: {cpus:g} CPUs and {gpus:g} GPUs, machines: {len(machines)}"
 
 
-def run_apart(experiment: Experiment, where: str, wanted: dict[str, str]) -> Files | str:
-    """On a worker: run it in a folder that is there for this alone; what the run leaves, or why it failed."""
+def run_remotely(experiment: Experiment, where: str, wanted: dict[str, str]) -> Files | str:
+    """Run an experiment in a temporary folder of a worker; return the files of the run, or why it failed.
+
+    Args:
+        where: Working folder of the sweep, entered if it exists here, for relative paths on a shared file system.
+        wanted: Versions that the worker must have.
+    """
     with suppress(OSError):
-        os.chdir(where)  # on a shared file system, relative paths mean what they mean where the sweep was started
+        os.chdir(where)
     try:
         check_versions(wanted, versions())
         with tempfile.TemporaryDirectory(prefix="labelsieve-") as place:
             folder = Path(place) / experiment.name()
-            run(experiment, folder, stop=StopFlag())  # a flag that is not entered: signals are Ray's business
+            run(experiment, folder, stop=StopFlag())  # not entered: Ray handles the signals
             return {f.name: f.read_bytes() for f in folder.iterdir() if f.is_file() and f.name not in NOT_SENT}
     except LabelsieveError as error:
         return str(error)
     except torch.OutOfMemoryError:
-        return "out of GPU memory: use a smaller --batch or --at-once"
+        return OUT_OF_MEMORY
 
 
 def check_versions(wanted: dict[str, str], found: dict[str, str]) -> None:
-    """Refuse a worker that could come to other results; builds of one torch for CPU and GPU count as the same."""
+    """Raise InputError if versions that change results differ; CPU and GPU builds of the same torch are equal."""
     for name in ("labelsieve", "torch"):
         want, have = (each[name].partition("+")[0] for each in (wanted, found))
         if want != have:
-            raise InputError(f"a worker has {name} {have}, and {want} is here; install the same on all machines")
+            raise InputError(
+                f"a worker has {name} {have}, this machine {want}; install the same on all machines"
+            )
 
 
-def brought_home(ray: Any, ready: Any, experiment: Experiment, folder: Path) -> str | None:
-    """Put what a task left into the folder here; the reason if it failed."""
+def collect(ray: Any, ready: Any, experiment: Experiment, folder: Path) -> str | None:
+    """Save the files of a finished task in the run folder; return the reason if it failed."""
     try:
         result: Files | str = ray.get(ready)
         if isinstance(result, str):
             return result
-        keep(result, experiment, folder)
+        save_run(result, experiment, folder)
     except LabelsieveError as error:
         return str(error)
     except ray.exceptions.RayTaskError:
-        raise  # a bug, as it would be here
+        raise  # a bug
     except ray.exceptions.RayError as error:
-        return f"given up after {RETRIES} retries: {type(error).__name__} on Ray; the same command tries again"
+        return f"failed after {RETRIES} retries: {type(error).__name__} in Ray; run the same command to try again"
     return None
 
 
-def keep(files: Files, experiment: Experiment, path: Path) -> None:
-    """Write a run that ended elsewhere. Until `done`, the last file, it is one that begins anew."""
+def save_run(files: Files, experiment: Experiment, path: Path) -> None:
+    """Write the files of a run into its folder; without `done`, the last file, the run would start again."""
     with RunFolder(path) as folder:
         spec = json.loads(files["spec.json"])
         folder.claim(experiment, spec["data"], spec["versions"])
         if folder.done:
             return
-        folder.checkpoints.clear()  # of a run that was cut here: they go with its record, which is replaced
+        folder.checkpoints.clear()  # of an earlier, interrupted run in this folder, whose record is replaced
         for name, content in files.items():
             folder.write(name, content)
         folder.finish()
 
 
 def cancel(ray: Any, tasks: list[Any]) -> None:
-    """End what runs or waits; whoever does not end in time is killed."""
+    """Cancel running and waiting tasks; kill those that do not end within GRACE seconds."""
     for task in tasks:
         ray.cancel(task)
     if tasks:
@@ -167,7 +184,7 @@ def cancel(ray: Any, tasks: list[Any]) -> None:
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[Any]:
-    """Ray, connected and quiet; left as it was found."""
+    """Connect to Ray without its messages; disconnect at the end unless it was already connected."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     import ray
@@ -175,11 +192,11 @@ def cluster(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    with sigterm_as_it_was():
+    with sigterm_restored():
         try:
             ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(f"cannot reach Ray: {first_line(error)}; docs/sweeps.md has what it needs") from error
+            raise InputError(f"cannot connect to Ray: {first_line(error)}; see docs/sweeps.md") from error
     try:
         yield ray
     finally:
@@ -187,19 +204,21 @@ def cluster(address: str | None) -> Iterator[Any]:
 
 
 @contextmanager
-def installed_there() -> Iterator[None]:
-    """Ray's errors about workers without labelsieve have many forms, and one meaning."""
+def explained_import_errors() -> Iterator[None]:
+    """Turn Ray's various errors about workers without labelsieve into one InputError."""
     try:
         yield
     except Exception as error:
         if "No module named 'labelsieve'" not in str(error):
             raise
-        raise InputError("the cluster's machines have no labelsieve; install it on all of them") from error
+        raise InputError(
+            "a machine of the cluster has no labelsieve; install it on all of them"
+        ) from error
 
 
 @contextmanager
-def sigterm_as_it_was() -> Iterator[None]:
-    """Ray puts a handler of its own into the process that starts it."""
+def sigterm_restored() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces when it starts."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

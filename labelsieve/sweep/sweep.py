@@ -1,4 +1,7 @@
-"""sweep: many experiments, several at a time, each in its own folder: on a GPU side by side, on CPUs in processes."""
+"""Run many experiments, each in its own folder: in processes on CPUs, side by side on one GPU, or on a Ray cluster.
+
+Experiments that are finished are skipped, interrupted ones are resumed, and a failed one does not stop the others. Each
+process decodes the data of consecutive experiments once."""
 
 import multiprocessing
 import os
@@ -11,16 +14,18 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labelsieve.errors import LabelsieveError, unexpected
 from labelsieve.runs.spec import Experiment
 
-_ended: Event | None = None  # of a worker: set when no further run may begin
-POLL = 0.3  # seconds between two looks at the folders
-DIED = "its process was ended from outside, perhaps for want of memory; the same command goes on"
+if TYPE_CHECKING:
+    from labelsieve.runs.data import Shelf
 
-
-Report = Callable[[int, int], None]
+POLL = 0.3  # seconds between two reports
+DIED = "its process was killed, perhaps because memory ran out; run the same command again to resume"
+Report = Callable[[int, int], None]  # finished runs, all runs
+Failures = dict[Experiment, str]  # reason by experiment
 
 
 def sweep(
@@ -30,42 +35,66 @@ def sweep(
     at_once: int | None = None,
     say: Callable[[str], None] = lambda line: None,
     on: str = "here",
-) -> dict[Experiment, str]:
-    """Run all that are not done; returns why those failed that did.
+    shelf: "Shelf | None" = None,
+) -> Failures:
+    """Run all experiments that are not finished, and return the reasons of those that failed.
 
-    `report` is told now and then how many runs of how many are done, `say` how many run at a time.
-    `on`: here, ray, ray:ADDRESS or ray://HOST:PORT; docs/sweeps.md says what each means.
+    Args:
+        experiments: The experiments; each runs in `folder_of(experiment, root)`.
+        root: Folder of the run folders.
+        report: Called several times a second with the number of finished runs and of all runs.
+        at_once: Runs at a time on one GPU; None for as many as fit.
+        say: Called with lines for the user, such as how many runs fit on the GPU.
+        on: "here", "ray", "ray:ADDRESS" or "ray://HOST:PORT"; see docs/sweeps.md.
+        shelf: Datasets that this process has already decoded.
     """
-    every = {experiment: folder_of(experiment, root) for experiment in experiments}
-    left = [experiment for experiment, folder in every.items() if not (folder / "done").exists()]
-    if len(left) < len(every):
-        from labelsieve.runs.data import refuse_changed_files
+    from labelsieve.runs.data import Shelf, refuse_changed_files
 
-        refuse_changed_files([(experiment, folder) for experiment, folder in every.items() if experiment not in left])
-    failed: dict[Experiment, str] = {}
+    shelf = shelf or Shelf()
+    every = {experiment: folder_of(experiment, root) for experiment in experiments}
+    done = {experiment: folder for experiment, folder in every.items() if (folder / "done").exists()}
+    refuse_changed_files(list(done.items()), shelf)
+    left = [experiment for experiment in every if experiment not in done]
+    failed: Failures = {}
 
     def tell() -> None:
-        report(runs_done(list(every), root), len(every))
+        report(count_done(list(every), root), len(every))
 
     if on != "here":
         from labelsieve.sweep.ray import on_ray
 
-        failed |= on_ray(left, [folder_of(e, root) for e in left], tell, at_once, say, on)
+        failed |= on_ray(left, [every[e] for e in left], tell, at_once, say, on)
         left = []
     on_gpu = [experiment for experiment in left if experiment.device.startswith("cuda")]
     on_cpu = [experiment for experiment in left if experiment not in on_gpu]
     if on_gpu:
         from labelsieve.sweep.gpu import side_by_side
 
-        failed |= side_by_side(on_gpu, [folder_of(e, root) for e in on_gpu], tell, at_once, say)
+        failed |= side_by_side(on_gpu, [every[e] for e in on_gpu], tell, at_once, say, shelf)
     if on_cpu:
         failed |= in_processes(on_cpu, root, tell)
     tell()
     return failed
 
 
-def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> dict[Experiment, str]:
-    """As many at a time as the cores allow; when a process dies, those that it took along are run again, one by one."""
+def folder_of(experiment: Experiment, root: Path) -> Path:
+    """Return the run folder of an experiment of a sweep."""
+    return root / experiment.name()
+
+
+def count_done(experiments: Sequence[Experiment], root: Path) -> int:
+    """Return how many of the experiments are finished."""
+    return sum((folder_of(experiment, root) / "done").exists() for experiment in experiments)
+
+
+# ---- processes
+
+
+def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:
+    """Run as many experiments at a time as there are cores.
+
+    If a process is killed, its pool breaks; the runs that were lost with it are repeated one by one.
+    """
     failed = in_pool(experiments, root, report)
     for experiment in [e for e, reason in failed.items() if reason == DIED and len(experiments) > 1]:
         del failed[experiment]
@@ -73,25 +102,26 @@ def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable
     return failed
 
 
-def in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> dict[Experiment, str]:
+def in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:
+    """Run the experiments in one pool of processes."""
     workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
     context = multiprocessing.get_context("spawn")
-    quiet_tracker()
-    ended = context.Event()
-    with ProcessPoolExecutor(min(workers, len(experiments)), context, _start_worker, (ended,)) as pool:
-        futures = {pool.submit(_run_one, experiment, root): experiment for experiment in experiments}
+    start_quiet_tracker()
+    stopped = context.Event()
+    with ProcessPoolExecutor(min(workers, len(experiments)), context, Worker.start, (stopped,)) as pool:
+        futures = {pool.submit(Worker.run, experiment, root): experiment for experiment in experiments}
         try:
             while wait(futures, timeout=POLL).not_done:
                 report()
         except BaseException:
-            ended.set()  # calls that a worker has taken already cannot be cancelled
-            _stop(pool, futures)
+            stopped.set()  # calls that a worker has already fetched cannot be cancelled
+            stop(pool, futures)
             raise
-    return {futures[future]: reason for future in futures if (reason := outcome(future)) is not None}
+    return {futures[future]: reason for future in futures if (reason := reason_of(future)) is not None}
 
 
-def quiet_tracker() -> None:
-    """Start the process that tidies up should this one be killed, such that it does so without warning of it."""
+def start_quiet_tracker() -> None:
+    """Start multiprocessing's resource tracker such that it does not warn if this process is killed."""
     before = os.environ.get("PYTHONWARNINGS")
     quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
     os.environ["PYTHONWARNINGS"] = f"{before},{quiet}" if before else quiet
@@ -104,55 +134,59 @@ def quiet_tracker() -> None:
             os.environ["PYTHONWARNINGS"] = before
 
 
-def outcome(future: Future[str | None]) -> str | None:
-    """Why a run failed, if it did."""
+def reason_of(future: Future[str | None]) -> str | None:
+    """Return why a run failed; None if it did not."""
     try:
         return future.result()
     except BrokenProcessPool:
         return DIED
 
 
-def folder_of(experiment: Experiment, root: Path) -> Path:
-    return root / experiment.name()
-
-
-def runs_done(experiments: Sequence[Experiment], root: Path) -> int:
-    return sum((folder_of(experiment, root) / "done").exists() for experiment in experiments)
-
-
-def _run_one(experiment: Experiment, root: Path) -> str | None:
-    from labelsieve.runs.execute import run
-
-    if _ended is not None and _ended.is_set():
-        return "stopped"
-    try:
-        run(experiment, folder_of(experiment, root))
-    except LabelsieveError as error:
-        return str(error)
-    except Exception as error:
-        return unexpected(error)
-    return None
-
-
-def _start_worker(ended: Event) -> None:
-    """Leave signals to the parent, know where it says that all is over, and end with it."""
-    global _ended
-    _ended = ended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """A parent that was killed can stop nobody; its folders must be free for the next."""
-    while os.getppid() == parent:
-        time.sleep(POLL)
-    os._exit(1)
-
-
-def _stop(pool: ProcessPoolExecutor, futures: dict[Future[str | None], Experiment]) -> None:
-    """End the workers; their folders stay whole and are gone on with next time."""
+def stop(pool: ProcessPoolExecutor, futures: dict[Future[str | None], Experiment]) -> None:
+    """End the workers; their runs can be resumed."""
     for future in futures:
         future.cancel()
     for process in multiprocessing.active_children():
         process.terminate()
     pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Worker:
+    """State of a worker process: when to stop, and the dataset of its last experiment, decoded."""
+
+    stopped: Event | None = None
+    shelf: "Shelf | None" = None
+    loaded: object = None  # data and reading of the shelf's only dataset
+
+    @classmethod
+    def start(cls, stopped: Event) -> None:
+        """Leave signals to the parent process, and end when it ends."""
+        cls.stopped = stopped
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+
+    @classmethod
+    def run(cls, experiment: Experiment, root: Path) -> str | None:
+        """Run an experiment; return the reason if it fails."""
+        from labelsieve.runs import execute
+        from labelsieve.runs.data import Shelf, reading_of
+
+        if cls.stopped is not None and cls.stopped.is_set():
+            return "stopped"
+        try:
+            wanted = (experiment.data, reading_of(experiment))
+            if cls.shelf is None or cls.loaded != wanted:  # one dataset at a time, to bound the memory
+                cls.shelf, cls.loaded = Shelf(), wanted
+            execute.run(experiment, folder_of(experiment, root), shelf=cls.shelf)
+        except LabelsieveError as error:
+            return str(error)
+        except Exception as error:
+            return unexpected(error)
+        return None
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent is gone, so that the run folders are free for the next command."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os._exit(1)

@@ -1,13 +1,15 @@
-"""watch: a sweep is shown while it runs: what is done, what runs and how far it is, how long the rest will take."""
+"""Show a sweep while it runs: finished, running and waiting runs, their epochs, and the estimated time left.
+
+`run_all` is the sweep with this display: live on a terminal, in lines elsewhere. Progress is read from the run folders,
+so it works for processes, threads and resumed sweeps alike."""
 
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
@@ -15,37 +17,56 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from labelsieve.errors import InputError
-from labelsieve.methods import Problem, make
-from labelsieve.progress import duration
+from labelsieve.runs.execute import epochs_of, rounds_of
 from labelsieve.runs.spec import Experiment
-from labelsieve.sweep.sweep import folder_of, sweep
+from labelsieve.sweep.sweep import Failures, folder_of, sweep
+from labelsieve.text import duration
 
-EVERY = 1.0  # seconds between two looks
-LINE_EVERY = 30.0  # seconds between two lines, where nothing is live; a finished run is told sooner
-MOST_SHOWN = 8  # running ones on a terminal
+if TYPE_CHECKING:
+    from labelsieve.runs.data import Shelf
+
+LOOK_EVERY = 1.0  # seconds between two readings of the folders
+LINE_EVERY = 30.0  # seconds between two lines where there is no terminal; a finished run prints one at once
+MOST_SHOWN = 8  # running experiments on a terminal
+
+
+def run_all(
+    experiments: Sequence[Experiment],
+    root: Path,
+    at_once: int | None = None,
+    on: str = "here",
+    shelf: "Shelf | None" = None,
+) -> Failures:
+    """Run a sweep with its progress on the terminal; print and return the reasons of runs that failed."""
+    console = Console(stderr=True)
+    with Screen(console) if console.is_terminal else Lines() as display:
+        watch = Watch(experiments, root, display.show)
+        if line := describe_resumed(watch.experiments, root):
+            display.say(line)
+        failed = sweep(experiments, root, lambda done, total: watch.look(), at_once, display.say, on, shelf)
+        watch.look(last=True)
+    for experiment, reason in failed.items():
+        print(f"failed: {title(experiment)}: {reason}", file=sys.stderr)
+    return failed
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a sweep is."""
+    """Progress of a sweep."""
 
     runs: int
     done: int
-    running: dict[str, str]  # what runs: at which epoch
+    running: dict[str, str]  # epoch by title of the experiment
     epochs: int  # of all runs
     epochs_done: int
 
-    @property
-    def left(self) -> int:
-        return self.runs - self.done - len(self.running)
-
     def __str__(self) -> str:
-        return f"{self.done} of {self.runs} runs done, {len(self.running)} running, {self.left} to come"
+        waiting = self.runs - self.done - len(self.running)
+        return f"{self.done} of {self.runs} runs done, {len(self.running)} running, {waiting} waiting"
 
 
 def standing(experiments: Sequence[Experiment], root: Path, since: float) -> Standing:
-    """What the folders say; a run is running if somebody has entered its folder since that time and not left it."""
+    """Read the progress of a sweep from its run folders; a run counts as running if it was locked after `since`."""
     done, epochs_done, running = 0, 0, {}
     for experiment in experiments:
         folder = folder_of(experiment, root)
@@ -55,71 +76,57 @@ def standing(experiments: Sequence[Experiment], root: Path, since: float) -> Sta
             continue
         passed = epochs_recorded(folder)
         epochs_done += passed
-        if entered(folder, since):
-            running[title(experiment)] = place(experiment, passed)
+        if locked_since(folder, since):
+            running[title(experiment)] = position(experiment, passed)
     return Standing(len(experiments), done, running, sum(map(epochs_of, experiments)), epochs_done)
 
 
 def title(experiment: Experiment) -> str:
-    """A run in a few words, its method as one types it: mentornet-prop:ol:lam=0.5"""
+    """Return a short description of a run, its method as on the command line: mentornet-prop:ol:lam=0.5."""
     noise = f", {experiment.noise} {100 * experiment.rate:g}%" if experiment.noise else ""
     options = (f"{name}={value}" for name, value in experiment.options)
     method = ":".join(filter(None, (experiment.method, experiment.criterion, *options)))
     return f"{Path(experiment.data).name}{noise}, {method}, seed {experiment.seed}"
 
 
-def epochs_of(experiment: Experiment) -> int:
-    """Epochs of all its rounds."""
-    return experiment.epochs * rounds_of(experiment)
-
-
-@cache
-def rounds_of(experiment: Experiment) -> int:
-    """How often its networks are trained from the start; once, as far as the time goes, where it cannot be made."""
-    problem = Problem(2, 0.0, experiment.warmup, num_samples=1)
-    try:
-        return make(experiment.method, problem, experiment.criterion, **dict(experiment.options)).rounds
-    except InputError:
-        return 1
-
-
-def place(experiment: Experiment, passed: int) -> str:
+def position(experiment: Experiment, passed: int) -> str:
+    """Format the number of epochs that a run has passed: round 2/3, epoch 30/100."""
     number, epoch = divmod(passed, experiment.epochs)
     rounds = rounds_of(experiment)
     return (f"round {number + 1}/{rounds}, " if rounds > 1 else "") + f"epoch {epoch}/{experiment.epochs}"
 
 
 def epochs_recorded(folder: Path) -> int:
+    """Return the number of epochs in the record of a run."""
     try:
         return (folder / "record.jsonl").read_bytes().count(b'"event": "epoch"')
     except OSError:
         return 0
 
 
-def cut_before(experiments: Sequence[Experiment], root: Path) -> str:
-    """How many of these runs were cut and now go on, in a line; empty if none does."""
+def describe_resumed(experiments: Sequence[Experiment], root: Path) -> str:
+    """Return a line with the number of interrupted runs that will be resumed; empty if there are none."""
     folders = [folder_of(experiment, root) for experiment in experiments]
-    cut = sum(not (folder / "done").exists() and epochs_recorded(folder) > 0 for folder in folders)
-    many = "1 goes on from the epoch that it" if cut == 1 else f"{cut} go on from the epochs that they"
-    return f"of {len(folders)} runs {many} had reached" if cut else ""
+    count = sum(not (folder / "done").exists() and epochs_recorded(folder) > 0 for folder in folders)
+    return f"resuming {count} of {len(folders)} runs from their last epochs" if count else ""
 
 
-def entered(folder: Path, since: float) -> bool:
-    """Whether the lock names a process that took it since then; who leaves empties it."""
+def locked_since(folder: Path, since: float) -> bool:
+    """Return whether the lock of a run folder names a process and was written after `since`."""
     try:
         lock = (folder / "lock").stat()
     except OSError:
         return False
-    return lock.st_size > 0 and lock.st_mtime >= since - 1  # a file system's clock may lag
+    return lock.st_size > 0 and lock.st_mtime >= since - 1  # the clock of a file system may lag
 
 
 def seconds_left(epochs: int, at_start: int, now: int, elapsed: float) -> float | None:
-    """If the epochs go on as they went; None before there is one."""
+    """Estimate the seconds left from the epochs passed since the start; None before the first one."""
     return elapsed * (epochs - now) / (now - at_start) if now > at_start else None
 
 
 class Watch:
-    """Looks at the folders of a sweep now and then, and shows them."""
+    """Reads the run folders of a sweep at most every LOOK_EVERY seconds and passes the progress on."""
 
     def __init__(self, experiments: Sequence[Experiment], root: Path, show: Callable[[Standing, str], None]) -> None:
         self.experiments, self.root, self.show = list(dict.fromkeys(experiments)), root, show
@@ -128,7 +135,7 @@ class Watch:
 
     def look(self, last: bool = False) -> None:
         now = time.time()
-        if not last and now - self.looked < EVERY:
+        if not last and now - self.looked < LOOK_EVERY:
             return
         self.looked = now
         found = standing(self.experiments, self.root, self.began)
@@ -137,10 +144,10 @@ class Watch:
 
 
 class Lines:
-    """A line when runs have ended, and one now and then."""
+    """Prints a line when a run has finished, and one every LINE_EVERY seconds."""
 
     def __init__(self) -> None:
-        self.done, self.told = -1, 0.0
+        self.done, self.printed = -1, 0.0
 
     def __enter__(self) -> "Lines":
         return self
@@ -153,14 +160,14 @@ class Lines:
 
     def show(self, found: Standing, left: str) -> None:
         now = time.time()
-        if found.done > self.done or now - self.told >= LINE_EVERY:
-            self.done, self.told = found.done, now
+        if found.done > self.done or now - self.printed >= LINE_EVERY:
+            self.done, self.printed = found.done, now
             where = "".join(f"; {run}: {epoch}" for run, epoch in list(found.running.items())[:2])
             self.say(f"{found}{left}{where}")
 
 
 class Screen:
-    """A bar and the runs that are running, in place."""
+    """Shows a progress bar and the running experiments, updated in place."""
 
     def __init__(self, console: Console) -> None:
         self.live = Live(console=console, transient=True, auto_refresh=False)
@@ -181,20 +188,3 @@ class Screen:
         for run, epoch in list(found.running.items())[:MOST_SHOWN]:
             grid.add_row(Text(epoch, style="dim"), Text(run, style="dim"))
         self.live.update(grid, refresh=True)
-
-
-def run_all(
-    experiments: Sequence[Experiment], root: Path, at_once: int | None = None, on: str = "here"
-) -> dict[Experiment, str]:
-    """The sweep, shown on the terminal or told in lines; returns why those failed that did, and says so."""
-    console = Console(stderr=True)
-    more: dict[str, Any] = {} if on == "here" else {"on": on}
-    with Screen(console) if console.is_terminal else Lines() as display:
-        watch = Watch(experiments, root, display.show)
-        if line := cut_before(watch.experiments, root):
-            display.say(line)
-        failed = sweep(experiments, root, lambda done, total: watch.look(), at_once, display.say, **more)
-        watch.look(last=True)
-    for experiment, reason in failed.items():
-        print(f"failed: {title(experiment)}: {reason}", file=sys.stderr)
-    return failed

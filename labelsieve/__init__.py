@@ -8,7 +8,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from labelsieve.audit import estimate_noise, label_quality
     from labelsieve.core import CriteriaALL, CriteriaOL, CriteriaPL, Method
-    from labelsieve.methods import METHODS, Problem, default, make, mentornet, mentornet_prop
+    from labelsieve.methods import METHODS, Problem, make
+    from labelsieve.methods.mentornet import default, mentornet, mentornet_prop
     from labelsieve.predict import Predictor, load
 
 _WHERE = {
@@ -18,10 +19,10 @@ _WHERE = {
     "Method": "core",
     "METHODS": "methods",
     "Problem": "methods",
-    "default": "methods",
+    "default": "methods.mentornet",
     "make": "methods",
-    "mentornet": "methods",
-    "mentornet_prop": "methods",
+    "mentornet": "methods.mentornet",
+    "mentornet_prop": "methods.mentornet",
     "Predictor": "predict",
     "estimate_noise": "audit",
     "label_quality": "audit",

@@ -1,4 +1,4 @@
-"""Label noise: transition matrices T[true, observed] and labels drawn from them."""
+"""Label noise: transition matrices T[true, observed] of pair, symmetry, mixed and asymmetric noise; noisy labels."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,13 +11,13 @@ from labelsieve.runtime import generator
 
 
 def pair(num_classes: int, rate: float, *, direction: int = 1) -> Tensor:
-    """Class i becomes i + direction with probability `rate`."""
+    """Return a matrix that moves class i to i + direction with probability `rate`."""
     _check(num_classes, rate)
     return asymmetric(num_classes, rate, {i: (i + direction) % num_classes for i in range(num_classes)})
 
 
 def symmetry(num_classes: int, rate: float) -> Tensor:
-    """Class i becomes any other class with equal probability, `rate` together."""
+    """Return a matrix that moves each class to all others with equal probability, `rate` in total."""
     _check(num_classes, rate)
     matrix = torch.full((num_classes, num_classes), rate / (num_classes - 1), dtype=torch.float64)
     matrix.fill_diagonal_(1 - rate)
@@ -25,9 +25,9 @@ def symmetry(num_classes: int, rate: float) -> Tensor:
 
 
 def mixed(num_classes: int, rate: float, *, dominant: float = 0.75) -> Tensor:
-    """The `dominant` part of the noise goes to the next class, the rest evenly to the others.
+    """Return a matrix that moves `dominant` of the noise to the next class and the rest evenly to the others.
 
-    The paper's tables use 30% + 10% (0.75 of 40%), its figure 3 24% + 16% (0.6).
+    The paper uses 30% + 10% in its tables (0.75 of 40%) and 24% + 16% in figure 3 (0.6 of 40%).
     """
     _check(num_classes, rate)
     if num_classes < 3:
@@ -42,7 +42,7 @@ def mixed(num_classes: int, rate: float, *, dominant: float = 0.75) -> Tensor:
 
 
 def asymmetric(num_classes: int, rate: float, mapping: Mapping[int, int]) -> Tensor:
-    """Class i becomes mapping[i] with probability `rate`; classes that are not in the mapping stay."""
+    """Return a matrix that moves class i to mapping[i] with probability `rate` and keeps classes without an entry."""
     _check(num_classes, rate)
     matrix = torch.eye(num_classes, dtype=torch.float64)
     for true, observed in mapping.items():
@@ -63,31 +63,33 @@ KINDS: dict[str, Callable[..., Tensor]] = {
 
 
 def transition(kind: str, num_classes: int, rate: float, **options: object) -> Tensor:
-    """The transition matrix of a named kind of noise, (K, K) float64, rows sum to one."""
-    name, share = parsed(kind)
+    """Return the transition matrix of a kind of noise, (K, K) float64; rows sum to 1."""
+    name, share = parse_kind(kind)
     if name == "asymmetric" and "mapping" not in options:
-        raise InputError("asymmetric noise needs a map of classes, such as 9:1,2:0,4:7,3:5,5:3")
+        raise InputError("asymmetric noise needs a map of classes (--noise-map), such as 9:1,2:0,4:7,3:5,5:3")
     return KINDS[name](num_classes, rate, **share, **options)
 
 
-def parsed(kind: str) -> tuple[str, dict[str, float]]:
-    """A kind of noise; mixed:0.6 is mixed noise of which 0.6 goes to the next class."""
+def parse_kind(kind: str) -> tuple[str, dict[str, float]]:
+    """Split a kind of noise into its name and options: "mixed:0.6" is mixed noise with dominant=0.6."""
     name, colon, share = kind.partition(":")
     if name not in KINDS or (colon and name != "mixed"):
         raise InputError(f"unknown noise {kind!r}: {nearest(kind, KINDS)}")
     try:
         return name, {"dominant": float(share)} if colon else {}
     except ValueError:
-        raise InputError(f"mixed noise with a share looks like mixed:0.6, got {kind!r}") from None
+        raise InputError(f"invalid share in {kind!r}: write mixed noise with a share as mixed:0.6") from None
 
 
-def checked_matrix(matrix: Tensor, num_classes: int) -> Tensor:
-    """A person's own transition matrix, refused with a reason if it is none."""
+def check_matrix(matrix: Tensor, num_classes: int) -> Tensor:
+    """Return a transition matrix as float64, or raise InputError if it is not one."""
     if matrix.shape != (num_classes, num_classes):
-        raise InputError(f"a noise matrix of {num_classes} classes is square, got {' x '.join(map(str, matrix.shape))}")
+        raise InputError(
+            f"the noise matrix must be {num_classes} x {num_classes}, got {' x '.join(map(str, matrix.shape))}"
+        )
     matrix = matrix.double()
     if not bool((matrix.isfinite() & (matrix >= 0)).all()):
-        raise InputError("a noise matrix holds probabilities: some entries are negative or not finite")
+        raise InputError("the noise matrix must contain probabilities: some entries are negative or not finite")
     wrong = (matrix.sum(1) - 1).abs() > 1e-6
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
@@ -96,42 +98,42 @@ def checked_matrix(matrix: Tensor, num_classes: int) -> Tensor:
 
 
 def corrupt(labels: Tensor, matrix: Tensor, seed: int, *, exact: bool = False) -> Tensor:
-    """Labels drawn from matrix[label], sample by sample; `exact` gives each class its exact share of each label."""
-    matrix = checked_matrix(matrix, len(matrix))
+    """Return noisy labels drawn from matrix[label]; with `exact`, the counts of each class are those of the matrix."""
+    matrix = check_matrix(matrix, len(matrix))
     if bool(((labels < 0) | (labels >= len(matrix))).any()):
-        raise InputError(f"labels must be 0 to {len(matrix) - 1} to be corrupted")
+        raise InputError(f"labels must be from 0 to {len(matrix) - 1} for a noise matrix of {len(matrix)} classes")
     draw = _corrupt_exactly if exact else _corrupt_each
     return draw(labels.cpu().long(), matrix.cpu(), generator(seed, "noise")).to(labels)
 
 
-def realised(true: Tensor, observed: Tensor, num_classes: int) -> Tensor:
-    """How many samples of each true class carry each observed label, (K, K) int64."""
+def transition_counts(true: Tensor, observed: Tensor, num_classes: int) -> Tensor:
+    """Return the number of samples of each true class with each observed label, (K, K) int64."""
     pairs = true.long() * num_classes + observed.long()
     return torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
 
 
-def _corrupt_each(labels: Tensor, matrix: Tensor, random: torch.Generator) -> Tensor:
+def _corrupt_each(labels: Tensor, matrix: Tensor, rng: torch.Generator) -> Tensor:
     cumulative = matrix.cumsum(1)
-    cumulative = cumulative / cumulative[:, -1:]  # ends at exactly one, which no draw reaches
-    draws = torch.rand(len(labels), 1, dtype=torch.float64, generator=random)
+    cumulative = cumulative / cumulative[:, -1:]  # the last entry is exactly 1, above every draw
+    draws = torch.rand(len(labels), 1, dtype=torch.float64, generator=rng)
     return torch.searchsorted(cumulative[labels], draws, right=True).squeeze(1)
 
 
-def _corrupt_exactly(labels: Tensor, matrix: Tensor, random: torch.Generator) -> Tensor:
+def _corrupt_exactly(labels: Tensor, matrix: Tensor, rng: torch.Generator) -> Tensor:
     observed = labels.clone()
     for true, row in enumerate(matrix.tolist()):
         members = (labels == true).nonzero().squeeze(1)
         counts = torch.tensor(_apportioned(row, len(members)))
-        shuffled = members[torch.randperm(len(members), generator=random)]
+        shuffled = members[torch.randperm(len(members), generator=rng)]
         observed[shuffled] = torch.repeat_interleave(torch.arange(len(row)), counts)
     return observed
 
 
 def _apportioned(shares: list[float], total: int) -> list[int]:
-    """Whole numbers nearest to shares * total that add up to total: largest remainders first, then lower index."""
-    wanted = [round(share * total, 9) for share in shares]
-    counts = [math.floor(number) for number in wanted]
-    by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - wanted[i], i))
+    """Return integers closest to shares * total that sum to total (largest remainder method, ties to lower index)."""
+    exact = [round(share * total, 9) for share in shares]
+    counts = [math.floor(number) for number in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
     for i in by_remainder[: total - sum(counts)]:
         counts[i] += 1
     return counts

@@ -18,7 +18,7 @@ from labelsieve.errors import InputError
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
 from labelsieve.runs.read import delivered_folder
-from labelsieve.runtime import at_a_time, usable_device
+from labelsieve.runtime import prediction_batch_size, usable_device
 
 
 class Predictor:
@@ -37,7 +37,7 @@ class Predictor:
         self.classes = tuple(classes)
         self.normalise = normalise
         self.columns = tuple(columns) if columns else None
-        self.batch = at_a_time(self.shape)
+        self.batch = prediction_batch_size(self.shape)
 
     @torch.no_grad()
     def predict_proba(self, images: Array | Tensor, source: str = "images") -> Array:

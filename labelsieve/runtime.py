@@ -1,4 +1,4 @@
-"""Every random number is a function of a seed and a purpose, never of what was drawn before."""
+"""Random generators that depend on a seed and a purpose only, devices, and the batch size of predictions."""
 
 import hashlib
 import math
@@ -9,29 +9,28 @@ import torch
 
 from labelsieve.errors import InputError
 
+MAX_BATCH = 1000  # samples predicted at once
+MAX_VALUES = 12_288_000  # values in their inputs: 1,000 images of 64 x 64 pixels
+
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """A seed of its own for each purpose: derive(0, "batches", epoch)."""
+    """Return an independent seed for each purpose, e.g. derive(0, "batches", epoch)."""
     text = "/".join(str(word) for word in (seed, *purpose))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
-    """A fresh CPU generator for one purpose."""
+    """Return a new CPU generator for one purpose."""
     return torch.Generator().manual_seed(derive(seed, *purpose))
 
 
-MOST = 1000  # samples that are predicted at a time
-MOST_NUMBERS = 12_288_000  # in them: 1,000 images of 64 x 64 pixels
-
-
-def at_a_time(shape: Sequence[int]) -> int:
-    """How many samples of a shape are predicted at a time: fewer of large images."""
-    return min(MOST, max(1, MOST_NUMBERS // math.prod(shape)))
+def prediction_batch_size(shape: Sequence[int]) -> int:
+    """Return how many samples of a shape are predicted at once: fewer for large images."""
+    return min(MAX_BATCH, max(1, MAX_VALUES // math.prod(shape)))
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of this name, tried once."""
+    """Return the device of this name, or raise InputError if it cannot hold a tensor."""
     try:
         return torch.zeros(1, device=name).device
     except (RuntimeError, AssertionError) as error:
@@ -39,13 +38,15 @@ def usable_device(name: str) -> torch.device:
 
 
 def best_device() -> str:
+    """Return "cuda" if a GPU is available, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def best_precision(device: str) -> str:
-    """bf16 where the hardware multiplies it."""
+    """Return "bf16" if the device supports it in hardware, else "fp32"."""
     return "bf16" if device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 def device_name(name: str) -> str:
+    """Return the name of the hardware, e.g. that of the GPU model."""
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else f"{platform.machine()} {name}"

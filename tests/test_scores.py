@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from labelsieve.cli import execute
-from labelsieve.core.part import smallest_integer
+from labelsieve.core.part import label_dtype
 from labelsieve.errors import InputError
 from labelsieve.predict import load
 from labelsieve.runs.execute import prepare, run
@@ -124,5 +124,5 @@ def test_the_command_keeps_them_and_refuses_what_is_no_epoch(data, tmp_path, cap
     ("classes", "kind"), [(127, torch.int8), (128, torch.int16), (32767, torch.int16), (32768, torch.int32)]
 )
 def test_class_numbers_survive_in_few_bytes(classes, kind):
-    packed = torch.tensor([-1, 0, classes - 1]).to(smallest_integer(classes))
+    packed = torch.tensor([-1, 0, classes - 1]).to(label_dtype(classes))
     assert packed.dtype == kind and packed.tolist() == [-1, 0, classes - 1]

@@ -326,7 +326,7 @@ def description(experiment: Experiment, prepared: Prepared, rate_is_known: bool 
     parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
     criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
     rate = f", noise rate {100 * experiment.noise_rate:g}%" if rate_is_known else ""
-    warmup = f", warm-up of {begins} epochs" if (begins := prepared.method.begins) else ""
+    warmup = f", warm-up of {begins} epochs" if (begins := prepared.method.active_from) else ""
     return [
         f"data:    {experiment.data}: {', '.join(facts)}",
         f"method:  {experiment.method}{criterion}{rate}{warmup}",

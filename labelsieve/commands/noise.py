@@ -17,7 +17,7 @@ def write_noise(
     matrix = noise_matrix(kind, rate, noise_map, train.num_classes)
     noisy = label_noise.corrupt(train.labels, matrix, seed, exact=exact)
     write_labels(out, noisy, train.classes, train.names)
-    counts = label_noise.realised(train.labels, noisy, train.num_classes)
+    counts = label_noise.transition_counts(train.labels, noisy, train.num_classes)
     share = 1 - counts.diagonal().sum().item() / len(train)
     print(f"{out}: {len(train):,} labels, {100 * share:.2f}% changed")
     if train.num_classes <= 20:

@@ -1,109 +1,125 @@
-"""What a loop of one's own gets wrong: refused where it is certain, said once where it is likely."""
+"""Checks of what a training loop passes to a method.
+
+Certain mistakes raise an error: `check_types`, `check_labels`, `check_index`, `check_choice`. Likely mistakes cause a
+warning, each one once per method: `LoopMonitor`.
+"""
 
 import warnings
 
 from torch import Tensor, nn
 
-from labelsieve.core.part import processes
+from labelsieve.core.part import num_processes
 
-TOO_SMALL = (
-    "batches of {size} are too small at this noise rate: the kept share, rounded up, is all of them, so that nothing "
-    "is left out; use at least {least} (accumulated gradients do not help)"
+BATCH_TOO_SMALL = (
+    "batch size {size} is too small for this noise rate: the kept share rounds up to the whole batch, so no sample is "
+    "left out; use at least {least} samples per batch (gradient accumulation does not help)"
 )
-SMALL_IN_A_ROW = 3  # a single small batch is the last of its epoch
+SMALL_IN_A_ROW = 3  # warn after this many small batches in a row; the last batch of an epoch may be small
 
 
-def refuse_other_types(logits: object, labels: object, index: object) -> None:
-    """Refuse what is no tensor."""
+def check_types(logits: object, labels: object, index: object) -> None:
+    """Raise TypeError if an argument is not a tensor."""
     for name, value in (("logits", logits), ("labels", labels), ("index", index)):
         if not isinstance(value, Tensor | None) or (value is None and name != "index"):
             raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
 
 
-def refuse_other_labels(labels: Tensor, num_classes: int) -> None:
-    """Refuse labels that name no class, which torch would call an index out of bounds."""
+def check_labels(labels: Tensor, num_classes: int) -> None:
+    """Raise ValueError if a label is not a class."""
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise ValueError(f"labels must be from 0 to {num_classes - 1}, got {wrong[0].item()}")
 
 
-def refuse_other_positions(index: Tensor, num_samples: int) -> None:
-    """Refuse positions at which there is no sample, and those that come twice: only one of the two would count."""
+def check_index(index: Tensor, num_samples: int) -> None:
+    """Raise ValueError if a position is outside the training set or appears twice."""
     wrong = index[(index < 0) | (index >= num_samples)]
     if len(wrong):
         raise ValueError(
-            f"index must be positions in the data, from 0 to {num_samples - 1} (num_samples is {num_samples}), "
-            f"got {wrong[0].item()}"
+            f"index must contain positions in the training set, from 0 to {num_samples - 1} (num_samples is "
+            f"{num_samples}), got {wrong[0].item()}"
         )
     if len(index.unique()) < len(index):
-        raise ValueError("index names a sample twice: it must be the positions in the data of the samples of the batch")
+        raise ValueError("index contains a sample twice: pass the positions of the batch's samples in the training set")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return `value`, or raise ValueError if it is not one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
 
 
 def look_like_probabilities(logits: Tensor) -> bool:
-    """Whether every row is of numbers from 0 to 1 that sum to one, and none of them is a label in disguise."""
+    """Return True if every row has values from 0 to 1 that sum to 1 and at least one row is not one-hot."""
     sums = logits.sum(-1)
-    whole = (logits == logits.round()).all()
-    return bool((logits >= 0).all() & (sums - 1).abs().le(1e-3).all() & ~whole)
+    one_hot = (logits == logits.round()).all()
+    return bool((logits >= 0).all() & (sums - 1).abs().le(1e-3).all() & ~one_hot)
 
 
-class Watch:
-    """What was seen of a loop, and what was said about it: each thing once."""
+class LoopMonitor:
+    """Warn about likely mistakes in a training loop, about each kind once."""
 
     def __init__(self) -> None:
-        self.said: set[str] = set()
-        self.small = 0  # batches in a row that were too small to leave anything out
+        self.warned: set[str] = set()
+        self.small_batches = 0  # in a row
         self.epoch: int | None = None
-        self.versions: list[int] = []  # of the method's own parameters, when the epoch began
+        self.parameter_versions: list[int] = []  # of the method's own parameters at the start of the epoch
 
-    def say(self, about: str, message: str) -> None:
-        if about not in self.said:
-            self.said.add(about)
+    def warn(self, kind: str, message: str) -> None:
+        """Show a warning of this kind once."""
+        if kind not in self.warned:
+            self.warned.add(kind)
             warnings.warn(message, stacklevel=4)
 
-    def batch(self, size: int, least: int) -> None:
-        """A batch; of fewer than `least` samples none is left out."""
-        self.small = self.small + 1 if size < least else 0
-        if self.small >= SMALL_IN_A_ROW:
-            self.say("small", TOO_SMALL.format(size=size, least=least))
+    def check_batch_size(self, size: int, least: int) -> None:
+        """Warn if several batches in a row have fewer than `least` samples, so that none is left out."""
+        self.small_batches = self.small_batches + 1 if size < least else 0
+        if self.small_batches >= SMALL_IN_A_ROW:
+            self.warn("batch size", BATCH_TOO_SMALL.format(size=size, least=least))
 
-    def order(self, before: int | None, epoch: int) -> None:
-        """Epochs of one training come one after the other."""
+    def check_order(self, before: int | None, epoch: int) -> None:
+        """Warn if an epoch starts after a later one."""
         if before is not None and epoch < before:
-            self.say(
+            self.warn(
                 "order",
-                f"epoch {epoch} after epoch {before}: a method belongs to one training and remembers it; make a new "
-                "one for another, or call method.start_round(number) where the same training begins anew",
+                f"epoch {epoch} after epoch {before}: a method stores the state of one training; make a new method for "
+                "another training, or call method.start_round(number) to restart this one",
             )
 
-    def begins(self, epoch: int | None) -> bool:
-        """Whether this is the first batch of an epoch: what takes longer to look at is looked at then."""
+    def is_first_batch(self, epoch: int | None) -> bool:
+        """Return True for the first batch of an epoch, in which the slower checks run."""
         before, self.epoch = self.epoch, epoch
         return before != epoch
 
-    def own_parameters(self, method: nn.Module) -> None:
-        """Parameters of the method that no optimizer has changed in a whole epoch."""
+    def check_parameters(self, method: nn.Module) -> None:
+        """Warn if no optimizer has changed the method's own parameters for a whole epoch."""
         versions = [parameter._version for parameter in method.parameters()]
-        if versions and versions == self.versions:
-            self.say(
+        if versions and versions == self.parameter_versions:
+            self.warn(
                 "parameters",
-                "no optimizer changes the method's own parameters: give it method.parameter_groups() "
-                "(torch.optim.SGD takes them as they are)",
+                "no optimizer updates the method's own parameters: add method.parameter_groups() to the optimizer "
+                "(torch.optim.SGD accepts them as they are)",
             )
-        self.versions = versions
+        self.parameter_versions = versions
 
-    def logits(self, logits: Tensor) -> None:
+    def check_logits(self, logits: Tensor) -> None:
+        """Warn if the logits look like probabilities."""
         if look_like_probabilities(logits.detach()):
-            self.say("probabilities", "logits look like probabilities: leave the softmax out of the model")
+            self.warn("probabilities", "logits look like probabilities: remove the softmax from the model")
 
-    def in_eval(self, logits: Tensor) -> None:
+    def check_mode(self, logits: Tensor) -> None:
+        """Warn if a method in eval mode receives logits with a gradient."""
         if logits.requires_grad:
-            self.say("eval", "the method is in eval() and observes nothing: call method.train() before training")
+            self.warn(
+                "mode", "the method is in eval mode and does not update its state: call method.train() before training"
+            )
 
-    def processes(self, remembers_samples: bool) -> None:
-        """Other processes may train beside this one."""
-        if remembers_samples and processes() > 1:
-            self.say(
+    def check_processes(self, needs_index: bool) -> None:
+        """Warn if a method that stores values per sample is trained by several processes."""
+        if needs_index and num_processes() > 1:
+            self.warn(
                 "processes",
-                "this method remembers single samples, and each process only those that it saw itself; "
-                "train it in one process, or take a method that needs no index",
+                "this method stores values per sample, and each process stores those of its own samples only: train it "
+                "in one process, or use a method that needs no index",
             )

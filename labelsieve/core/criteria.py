@@ -1,68 +1,80 @@
-"""Which samples look clean: Criteria_OL, Criteria_PL and Criteria_ALL, and the penalty labels behind them."""
+"""Selection criteria: Criteria_OL, Criteria_PL and Criteria_ALL of the paper, and the margin.
+
+`criteria_all` is equation 7, `penalty_labels` are equations 9 to 11. Each criterion is a class over these functions:
+the higher its score, the more likely the observed label is correct. A subclass of `Criterion` with a name is added to
+`CRITERIA` and can be combined with every method.
+"""
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.part import Part, Predict, summed_over_processes
+from labelsieve.core.checks import check_choice
+from labelsieve.core.part import Part, Predict, sum_over_processes
 
-MAX_CLASSES = 10_000  # penalty labels are K x K: 12 bytes a cell and network, 1.2 GB at 10,000 classes
-FIXED_POINT = 2**36  # predictions are summed as int64 of this scale: 134 million samples a class fit
+CRITERIA: dict[str, type["Criterion"]] = {}
+MAX_CLASSES = 10_000  # penalty labels take 12 bytes per pair of classes and network: 1.2 GB for 10,000 classes
+FIXED_POINT = 2**36  # scale of predictions summed as int64; 134 million samples per class fit
 
 
 def observed_confidence(probs: Tensor, labels: Tensor) -> Tensor:
-    """Criteria_OL: the confidence in the observed label, (N, B, K), (B) or (N, B) -> (N, B)."""
+    """Criteria_OL: return the predicted probability of the observed label, (N, B, K), (B) or (N, B) -> (N, B)."""
     return probs.gather(-1, labels.expand(probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 
 def penalty_confidence(probs: Tensor, penalty: Tensor) -> Tensor:
-    """Criteria_PL: the confidence in the penalty label of each sample, `penalty` (N, B, K)."""
+    """Criteria_PL: return the predicted probability of the penalty labels, Σ_j m[y, j] p[j].
+
+    `penalty` (N, B, K) is the penalty label of each sample, m[y].
+    """
     return (penalty * probs).sum(-1)
 
 
-def fixed_point(probs: Tensor) -> Tensor:
-    """Predictions as integers, whose sum is the same in any order, over any workers and ranks."""
-    return (probs * FIXED_POINT).round().long()
+def criteria_all(probs: Tensor, labels: Tensor, penalty: Tensor, lam: float) -> Tensor:
+    """Criteria_ALL = Criteria_OL - λ Criteria_PL = p[y] - λ Σ_j m[y, j] p[j] (eq. 7).
+
+    Shapes: probs (N, B, K), labels (B), penalty (N, B, K) -> (N, B).
+    """
+    return observed_confidence(probs, labels) - lam * penalty_confidence(probs, penalty)
 
 
-def stack(sums: Tensor, probs: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """Add predictions (N, B, K) to the sums (N, K, K) of their observed labels; returns what was added."""
-    amounts = fixed_point(torch.where(valid.unsqueeze(-1), probs, 0.0))
-    sums.index_add_(1, labels, amounts)
-    return amounts
+def penalty_labels(sums: Tensor, fallback: Tensor, column_weight: Tensor | None = None) -> Tensor:
+    """Return the penalty labels m (eq. 9-11): summed predictions without the observed label, normalized to sum 1.
 
-
-def uniform_penalty(num_classes: int, networks: int = 1) -> Tensor:
-    """The neutral penalty labels: by the paper's theorem they leave the order of Criteria_OL as it is."""
-    penalty = torch.full((networks, num_classes, num_classes), 1 / (num_classes - 1))
-    penalty.diagonal(dim1=-2, dim2=-1).zero_()
-    return penalty
-
-
-def penalty_labels(sums: Tensor, otherwise: Tensor, column_weight: Tensor | None = None) -> Tensor:
-    """Eq. 9-11: per observed label (a row), the summed prediction of the *other* classes, scaled to one.
-
-    A class that was not seen, or never predicted as another, keeps the row it had.
+    Args:
+        sums: (N, K, K), row k is the sum of the predictions for the samples with label k.
+        fallback: (N, K, K), rows for labels that were not seen or have no probability outside the diagonal.
+        column_weight: (N, K), optional weight of each predicted class.
     """
     mass = sums.double()
     if column_weight is not None:
         mass = mass * column_weight.unsqueeze(-2)
     mass.diagonal(dim1=-2, dim2=-1).zero_()
     total = mass.sum(-1, keepdim=True)
-    return torch.where(total > 0, mass / total, otherwise.double()).to(otherwise.dtype)
+    return torch.where(total > 0, mass / total, fallback.double()).to(fallback.dtype)
 
 
-def column_weight(columns: Tensor) -> Tensor:
-    """w[j] = q[j] / mean p[j] with a uniform prior q: classes that are learnt late count more. `columns` (N, K)."""
-    columns = columns.double().clamp(min=1)
-    return columns.mean(-1, keepdim=True) / columns
+def uniform_penalty(num_classes: int, networks: int = 1) -> Tensor:
+    """Return uniform penalty labels (N, K, K). They leave the order of Criteria_OL unchanged (the paper's theorem)."""
+    penalty = torch.full((networks, num_classes, num_classes), 1 / (num_classes - 1))
+    penalty.diagonal(dim1=-2, dim2=-1).zero_()
+    return penalty
 
 
 class Criterion(Part, ABC):
-    """Scores samples: the higher, the more likely the observed label is right."""
+    """A score for each sample: the higher, the more likely the observed label is correct.
+
+    `class MyCriterion(Criterion, name="mine")` adds the class to `CRITERIA`. The first line of the docstring is its
+    summary, the keyword-only arguments of `__init__` are its options.
+    """
+
+    def __init_subclass__(cls, *, name: str | None = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if name is not None:
+            CRITERIA[name] = cls
 
     def __init__(self, num_classes: int, networks: int = 1) -> None:
         super().__init__()
@@ -73,30 +85,23 @@ class Criterion(Part, ABC):
 
     @abstractmethod
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """(N, B, K), (B) -> (N, B)"""
+        """Return the scores: (N, B, K), (B) -> (N, B)."""
 
 
-class CriteriaOL(Criterion):
+class CriteriaOL(Criterion, name="ol"):
     """Confidence in the observed label (MentorNet, Co-teaching, SELFIE)."""
 
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
         return observed_confidence(probs, labels)
 
 
-class CriteriaMargin(Criterion):
-    """Confidence in the observed label minus that in the likeliest other class; it remembers nothing."""
+class CriteriaPL(Criterion, name="pl"):
+    """Negative confidence in the penalty label.
 
-    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
-        others = probs.scatter(-1, labels.expand(probs.shape[:-1]).unsqueeze(-1), -torch.inf)
-        return observed_confidence(probs, labels) - others.amax(-1)
-
-
-class CriteriaPL(Criterion):
-    """Minus the confidence in the penalty label.
-
-    update: "stack" sums the predictions made while training (Algorithm 3); "repredict" predicts the training set again
-    at the end of each epoch (Algorithm 2). compensate: weigh the columns by how late a class is learnt, once per
-    "epoch" or in every "iteration".
+    Args:
+        update: "stack" sums the predictions made during training (Algorithm 3); "repredict" predicts the training set
+            again at the end of each epoch (Algorithm 2).
+        compensate: weigh the columns by how late a class is learnt: "off", once per "epoch" or in every "iteration".
     """
 
     def __init__(
@@ -110,24 +115,22 @@ class CriteriaPL(Criterion):
         super().__init__(num_classes, networks)
         if num_classes > MAX_CLASSES:
             raise ValueError(
-                f"penalty labels are a table of classes x classes: {num_classes:,} classes are over the limit of "
+                f"penalty labels need a table of classes x classes: {num_classes:,} classes exceed the limit of "
                 f"{MAX_CLASSES:,}; use criterion ol"
             )
-        self.update = one_of("update", update, ("stack", "repredict"))
+        self.update = check_choice("update", update, ("stack", "repredict"))
         self.needs_predictions = update == "repredict"
-        self.compensate = one_of("compensate", compensate, ("off", "epoch", "iteration"))
-        self.penalty = nn.Buffer(
-            uniform_penalty(num_classes, networks)
-        )  # (N, K, K)  row k: the penalty label of class k
-        self.sums = nn.Buffer(torch.zeros_like(self.penalty, dtype=torch.int64))  # the epoch's predictions by label
-        self.columns = nn.Buffer(self.sums.new_zeros(networks, num_classes))  # predictions since the last epoch began
+        self.compensate = check_choice("compensate", compensate, ("off", "epoch", "iteration"))
+        self.penalty = nn.Buffer(uniform_penalty(num_classes, networks))  # (N, K, K), row k: penalty label of class k
+        self.sums = nn.Buffer(torch.zeros_like(self.penalty, dtype=torch.int64))  # of this epoch's predictions by label
+        self.columns = nn.Buffer(self.sums.new_zeros(networks, num_classes))  # column sums since the last epoch started
         self._repredicted = True
 
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
         return -penalty_confidence(probs, self.penalty_of(labels))
 
     def penalty_of(self, labels: Tensor) -> Tensor:
-        """The penalty label of each sample, (N, B, K)."""
+        """Return the penalty label of each sample, (N, B, K)."""
         rows = self.penalty[:, labels]
         if self.compensate != "iteration":
             return rows
@@ -139,8 +142,8 @@ class CriteriaPL(Criterion):
             self.stack(probs, labels, valid)
 
     def stack(self, probs: Tensor, labels: Tensor, valid: Tensor) -> None:
-        """Add predictions to what the next penalty labels are made of."""
-        amounts = stack(self.sums, probs, labels, valid)
+        """Add predictions to the sums from which the next penalty labels are computed."""
+        amounts = add_predictions(self.sums, probs, labels, valid)
         if self.compensate == "iteration":
             self.columns.add_(amounts.sum(1))
 
@@ -151,30 +154,36 @@ class CriteriaPL(Criterion):
 
     def start_epoch(self, epoch: int) -> None:
         if self.update == "repredict" and epoch > 0 and not self._repredicted:
-            raise ValueError("update='repredict' predicts the training set again: call method.end_epoch(predict)")
+            raise ValueError(
+                "update='repredict' needs predictions for the training set: call method.end_epoch(predict)"
+            )
 
     def end_epoch(self, predict: Predict | None) -> None:
         if self.update == "repredict" and predict is not None:
             for probs, labels, _ in predict():
                 self.stack(probs, labels, probs.isfinite().all(-1))
         self._repredicted = predict is not None
-        self.roll()
+        self.update_penalty()
+
+    def update_penalty(self) -> None:
+        """Compute the penalty labels from the sums and clear the sums. A second call changes nothing."""
+        sums = sum_over_processes(self.sums)
+        columns = sums.sum(1)
+        weight = column_weight(columns) if self.compensate == "epoch" else None
+        self.penalty.copy_(penalty_labels(sums, self.penalty, weight))
+        self.columns.copy_(torch.where(columns.sum(-1, keepdim=True) > 0, columns, self.columns))
+        self.sums.zero_()
 
     def tables(self) -> dict[str, Tensor]:
         return {"penalty": self.penalty}
 
-    def roll(self) -> None:
-        """Make the penalty labels from what was gathered; a second call changes nothing."""
-        sums = summed_over_processes(self.sums)
-        columns = sums.sum(1)
-        weight = column_weight(columns) if self.compensate == "epoch" else None
-        self.penalty.copy_(penalty_labels(sums, otherwise=self.penalty, column_weight=weight))
-        self.columns.copy_(torch.where(columns.sum(-1, keepdim=True) > 0, columns, self.columns))
-        self.sums.zero_()
 
+class CriteriaALL(CriteriaPL, name="all"):
+    """Criteria_OL - lam * Criteria_PL, the paper's criterion (eq. 7).
 
-class CriteriaALL(CriteriaPL):
-    """Criteria_OL - lam * Criteria_PL, the paper's criterion (eq. 7)."""
+    Score of a sample with observed label y and prediction p: p[y] - lam * Σ_j m[y, j] p[j], where m[y] is the penalty
+    label of class y. `criteria_all` computes it. The other arguments are those of CriteriaPL.
+    """
 
     def __init__(
         self,
@@ -191,18 +200,30 @@ class CriteriaALL(CriteriaPL):
         self.lam = lam
 
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
-        return observed_confidence(probs, labels) - self.lam * penalty_confidence(probs, self.penalty_of(labels))
+        return criteria_all(probs, labels, self.penalty_of(labels), self.lam)
 
 
-CRITERIA: dict[str, type[Criterion]] = {
-    "ol": CriteriaOL,
-    "pl": CriteriaPL,
-    "all": CriteriaALL,
-    "margin": CriteriaMargin,
-}
+class CriteriaMargin(Criterion, name="margin"):
+    """Confidence in the observed label minus the confidence in the most likely other class."""
+
+    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
+        others = probs.scatter(-1, labels.expand(probs.shape[:-1]).unsqueeze(-1), -torch.inf)
+        return observed_confidence(probs, labels) - others.amax(-1)
 
 
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-    return value
+def fixed_point(probs: Tensor) -> Tensor:
+    """Return predictions as integers, whose sum does not depend on the order of summation."""
+    return (probs * FIXED_POINT).round().long()
+
+
+def add_predictions(sums: Tensor, probs: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    """Add predictions (N, B, K) to the rows of their labels in `sums` (N, K, K); return the added integers."""
+    amounts = fixed_point(torch.where(valid.unsqueeze(-1), probs, 0.0))
+    sums.index_add_(1, labels, amounts)
+    return amounts
+
+
+def column_weight(columns: Tensor) -> Tensor:
+    """Return w[j] = q[j] / mean p[j] with a uniform prior q, (N, K): classes that are learnt late get more weight."""
+    columns = columns.double().clamp(min=1)
+    return columns.mean(-1, keepdim=True) / columns

@@ -1,4 +1,4 @@
-"""Method: weigh the samples of a batch, relabel them, then learn from those that count."""
+"""Method: a loss module that weighs, selects or relabels the samples of a batch before it measures them."""
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -8,42 +8,49 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.checks import Watch, refuse_other_labels, refuse_other_positions, refuse_other_types
+from labelsieve.core.checks import LoopMonitor, check_index, check_labels, check_types
 from labelsieve.core.losses import Loss
-from labelsieve.core.part import Part, Predict, Relabel, Weigh
-from labelsieve.core.regularizers import Regularizer
+from labelsieve.core.part import Part, Predict, Regularizer, Relabel, Weigh
 from labelsieve.core.select import Select
 
-NONE = -1  # no epoch is under way
+NO_EPOCH = -1  # value of Method.epoch between two epochs
 
 
 class Decision(NamedTuple):
-    """What each network is to learn from a batch."""
+    """The target label and the weight of each sample of a batch, for each network."""
 
-    target: Tensor  # (N, B)  the label that is taught
-    weight: Tensor  # (N, B)  how much it counts; 0 drops the sample
+    target: Tensor  # (N, B)
+    weight: Tensor  # (N, B), 0 for samples that are left out
 
     @property
     def active(self) -> Tensor:
-        """(N) whether there is anything to learn from; if not, the network is left as it is."""
+        """True for networks with a sample to learn from, (N). The others must not be updated."""
         return (self.weight > 0).any(-1)
 
 
 class Step(NamedTuple):
-    """One batch, decided and measured, but not yet remembered."""
+    """The loss of a batch and the decision behind it, before the state of the method is updated."""
 
-    loss: Tensor  # ()  the sum over the networks
+    loss: Tensor  # (), sum over the networks
     losses: Tensor  # (N)
-    probs: Tensor  # (N, B, K)  float32, no gradient
+    probs: Tensor  # (N, B, K), float32 without gradient
     decision: Decision
 
 
 class Method(nn.Module):
-    """A loss that knows which labels to trust. Use it where a criterion stands: `loss = method(model(x), y)`.
+    """A loss for training with noisy labels. Use it like any PyTorch loss: `loss = method(model(x), y)`.
 
-    Call start_epoch at the top of each epoch. In eval() and under no_grad() it measures and observes nothing. `rounds`:
-    how often the networks are trained from the start; `lr_scale`: what the learning rate is multiplied by in an epoch;
-    `drop_last`: whether an incomplete last batch is left out.
+    Call `start_epoch` at the start of each epoch. In eval mode and under no_grad() the state is not updated.
+
+    Args:
+        loss: computes the loss from logits, targets and weights.
+        weigh: parts that give each sample a weight; the weights are multiplied.
+        relabel: part that chooses the targets.
+        regularizer: loss term that needs the model and its inputs.
+        networks: number of networks that are trained together.
+        rounds: number of trainings, each with newly initialized networks.
+        lr_scale: factor of the learning rate in an epoch.
+        drop_last: whether an incomplete last batch must be dropped.
     """
 
     def __init__(
@@ -65,42 +72,42 @@ class Method(nn.Module):
         self.regularizer = regularizer
         self.networks = networks
         self.rounds = rounds
-        self.lr_scale = lr_scale or unchanged
+        self.lr_scale = lr_scale or constant_lr
         self.drop_last = drop_last
-        self.epoch = nn.Buffer(torch.tensor(NONE))  # the one under way
-        self.under_way: int | None = None  # the same without asking the device
-        self.watch = Watch()
-        self.register_load_state_dict_pre_hook(with_epoch)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_post_hook(go_on)  # type: ignore[no-untyped-call]
+        self.epoch = nn.Buffer(torch.tensor(NO_EPOCH))  # the current epoch, saved with the state
+        self.current_epoch: int | None = None  # a copy that can be read without waiting for the device
+        self.monitor = LoopMonitor()
+        self.register_load_state_dict_pre_hook(add_missing_epoch)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(resume_epoch)  # type: ignore[no-untyped-call]
 
     @property
     def needs_index(self) -> bool:
-        """Whether it must be told which samples a batch holds."""
+        """True if the method needs the positions of the samples in the training set."""
         return any(part.needs_index for part in self.parts())
 
     @property
     def needs_predictions(self) -> bool:
-        """Whether end_epoch must be given predictions of the whole training set."""
+        """True if end_epoch needs predictions for the whole training set."""
         return any(part.needs_predictions for part in self.parts())
 
     @property
-    def selecting(self) -> list[Select]:
+    def selections(self) -> list[Select]:
         """The parts that keep a share of each batch."""
         return [part for part in self.parts() if isinstance(part, Select)]
 
     @property
     def only_selects(self) -> bool:
-        """Whether it is one network that keeps a share of each batch, sure before it is seen, and does nothing else."""
+        """True if the method has one network and its only part keeps a number of samples that is known in advance."""
         more = self.networks > 1 or self.relabel is not None or self.regularizer is not None or len(self.weigh) != 1
-        return not more and isinstance(self.weigh[0], Select) and self.weigh[0].disagree_from is None
+        return not more and isinstance(self.weigh[0], Select) and self.weigh[0].num_kept_is_fixed
 
     @property
-    def begins(self) -> int:
-        """The epoch, counted from 0 in each round, in which the last of its parts begins its work."""
-        return max(part.begins for part in self.parts())
+    def active_from(self) -> int:
+        """First epoch, counted from 0 in each round, in which all parts have an effect."""
+        return max(part.active_from for part in self.parts())
 
     def parts(self) -> Iterator[Part]:
-        """All parts, those inside other parts too."""
+        """Iterate over all parts, including those inside other parts."""
         return (module for module in self.modules() if isinstance(module, Part))
 
     def forward(
@@ -112,30 +119,33 @@ class Method(nn.Module):
         model: nn.Module | None = None,
         inputs: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch: logits (B, K), or (N, B, K) for methods with several networks.
+        """Return the loss of a batch.
 
-        `index`: positions of the samples in the data, for methods that remember them. `model` and `inputs`: for methods
-        with a regularizer.
+        Args:
+            logits: (B, K), or (N, B, K) for methods with several networks.
+            labels: (B), observed labels.
+            index: (B), positions of the samples in the training set, for methods that store values per sample.
+            model, inputs: for methods with a regularizer.
         """
-        if self.under_way is None:
-            raise ValueError("call method.start_epoch(epoch) at the top of each epoch, counted from 0")
-        refuse_other_types(logits, labels, index)
+        if self.current_epoch is None:
+            raise ValueError("call method.start_epoch(epoch) at the start of each epoch, counted from 0")
+        check_types(logits, labels, index)
         checked = self._checked(logits, labels, index)
         learning = self.training and torch.is_grad_enabled()
         if not torch.compiler.is_compiling():
-            self._look_for_mistakes(logits, labels, index, learning)
+            self._check_loop(logits, labels, index, learning)
         step = self._step(checked, labels, index)
         if learning:
             self.observe(step, labels, index)
         if self.regularizer is None or not learning:
             return step.loss
         if model is None or inputs is None:
-            raise ValueError("this method looks at the model too: pass model= and inputs=")
+            raise ValueError("this method needs the model: pass model= and inputs=")
         extra: Tensor = self.regularizer(model, inputs, logits)
         return step.loss + extra
 
     def step(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Step:
-        """Decide and measure; a loop that may undo a step calls observe after it."""
+        """Return the loss and the decision without updating the state. Call `observe` once the step is applied."""
         return self._step(self._checked(logits, labels, index), labels, index)
 
     def _step(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Step:
@@ -147,7 +157,7 @@ class Method(nn.Module):
         return Step(losses.sum(), losses, probs, decision)
 
     def decide(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Decision:
-        """Which label each sample is taught and how much it counts."""
+        """Return the target and the weight of each sample: (N, B, K), (B), (B)."""
         target = labels.expand(probs.shape[:-1])
         weight = torch.ones_like(probs[..., 0])
         for part in self.weigh:
@@ -156,84 +166,85 @@ class Method(nn.Module):
             target, weight = self.relabel(probs, labels, index, weight)
         return Decision(target, weight)
 
-    def kept(self, count: int) -> int:
-        """How many of so many samples are learnt from in this epoch, where that is sure before they are seen."""
+    def num_kept(self, count: int) -> int:
+        """Return how many of `count` samples are kept in this epoch, for methods where this is known in advance."""
         if not self.weigh and self.relabel is None and self.regularizer is None:
             return count
         if not self.only_selects:
-            raise ValueError("a second pass over the kept samples is for methods of one network that only select")
-        return self.selecting[0].kept(count)
+            raise ValueError("a second pass over the kept samples needs a method with one network that only selects")
+        return self.selections[0].num_kept(count)
 
     @torch.no_grad()
-    def observe(self, step: Step, labels: Tensor, index: Tensor | None = None, happened: Tensor | None = None) -> None:
-        """Let every part remember the step. `happened` (N): False for a network whose update was undone."""
-        valid = step.probs.isfinite().all(-1) & (step.losses.isfinite() if happened is None else happened).unsqueeze(-1)
+    def observe(self, step: Step, labels: Tensor, index: Tensor | None = None, applied: Tensor | None = None) -> None:
+        """Update the state of every part after a step. `applied` (N) is False for networks whose update was undone."""
+        valid = step.probs.isfinite().all(-1) & (step.losses.isfinite() if applied is None else applied).unsqueeze(-1)
         for part in self.parts():
             part.observe(step.probs, labels.long(), index, valid)
 
     def parameter_groups(self) -> list[dict[str, object]]:
-        """Parameters of the method itself (SOP's), to be given to an optimizer without momentum or decay."""
+        """Return the method's own parameters (SOP) as optimizer groups without momentum or weight decay."""
         return [group for part in self.parts() for group in part.parameter_groups()]
 
     @torch.no_grad()
     def start_round(self, number: int) -> None:
-        """Tell every part that the networks start anew; only methods with several rounds need it."""
+        """Reset the state for newly initialized networks. Only methods with several rounds need this call."""
         for part in self.parts():
             part.start_round(number)
-        self.epoch.fill_(NONE)
-        self.under_way = None
+        self.epoch.fill_(NO_EPOCH)
+        self.current_epoch = None
 
     @torch.no_grad()
     def start_epoch(self, epoch: int) -> None:
-        """Tell every part that an epoch begins, counted from 0; to begin the one that is under way changes nothing."""
+        """Start an epoch, counted from 0. Ends the previous one if needed; does nothing if it is the current one."""
         if operator.index(epoch) < 0:
             raise ValueError(f"epochs are counted from 0, got {epoch}")
-        self.watch.order(self.under_way, epoch)
-        if int(self.epoch) not in (epoch, NONE):
+        self.monitor.check_order(self.current_epoch, epoch)
+        if int(self.epoch) not in (epoch, NO_EPOCH):
             self.end_epoch()
         for part in self.parts():
             part.start_epoch(epoch)
         self.epoch.fill_(epoch)
-        self.under_way = epoch
+        self.current_epoch = epoch
 
     @torch.no_grad()
     def end_epoch(self, predict: Predict | None = None) -> None:
-        """Tell every part that an epoch is over. Only methods that predict the training set again need to be told.
+        """End an epoch. Only methods with `needs_predictions` need this call.
 
         `predict()` yields batches of probabilities in eval mode, (B, K) or (N, B, K), labels (B) and index (B), until
-        every training sample was there once.
+        every training sample has appeared once.
         """
         for part in self.parts():
             part.end_epoch(predict and partial(with_network_axis, predict))
-        self.epoch.fill_(NONE)
+        self.epoch.fill_(NO_EPOCH)
 
     @torch.no_grad()
     def end_round(self, predict: Predict) -> None:
-        """Tell every part that the networks are trained; only methods with several rounds need it."""
+        """End a round: the networks are trained. Only methods with several rounds need this call."""
         for part in self.parts():
             part.end_round(partial(with_network_axis, predict))
 
     def tables(self) -> dict[str, Tensor]:
-        """What the parts have learnt about the labels, such as the penalty labels (N, K, K)."""
+        """Return what the parts have estimated about the labels, such as the penalty labels (N, K, K)."""
         return {name: table for part in self.parts() for name, table in part.tables().items()}
 
     def _checked(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        """Return the logits as (N, B, K), or raise ValueError if the shapes do not fit."""
         if self.needs_index and index is None:
-            raise ValueError("this method remembers single samples: pass index=, their positions in the data")
+            raise ValueError("this method stores values per sample: pass index=, their positions in the training set")
         if labels.is_floating_point():
-            raise ValueError(f"labels must be whole numbers, got {labels.dtype}")
-        given = tuple(logits.shape)
+            raise ValueError(f"labels must be integers, got {labels.dtype}")
+        shape = tuple(logits.shape)
         if logits.dim() == 2 and self.networks == 1:
             logits = logits.unsqueeze(0)
         if logits.dim() != 3 or logits.shape[:2] != (self.networks, *labels.shape):
-            wanted = "(B, K)" if self.networks == 1 else f"({self.networks}, B, K)"
-            raise ValueError(f"logits must be {wanted} and labels (B), got {given} and {tuple(labels.shape)}")
+            expected = "(B, K)" if self.networks == 1 else f"({self.networks}, B, K)"
+            raise ValueError(f"logits must be {expected} and labels (B), got {shape} and {tuple(labels.shape)}")
         if index is not None and index.shape != labels.shape:
             raise ValueError(
                 f"index must be (B) like the labels, got {tuple(index.shape)}, labels {tuple(labels.shape)}"
             )
         if logits.shape[-1] == 1:
-            raise ValueError("logits of two classes must be (B, 2), got one number a sample")
+            raise ValueError("logits for two classes must be (B, 2), got one value per sample")
         for part in self.parts():
             if part.num_classes not in (0, logits.shape[-1]):
                 raise ValueError(
@@ -241,42 +252,42 @@ class Method(nn.Module):
                 )
         return logits
 
-    def _look_for_mistakes(self, logits: Tensor, labels: Tensor, index: Tensor | None, learning: bool) -> None:
-        """Refuse or name what a loop of one's own gets wrong; a GPU is asked nothing, since it would have to wait."""
+    def _check_loop(self, logits: Tensor, labels: Tensor, index: Tensor | None, learning: bool) -> None:
+        """Raise or warn if the training loop makes a mistake; values are read on the CPU only, to avoid GPU syncs."""
         if labels.device.type == "cpu":
-            refuse_other_labels(labels, logits.shape[-1])
+            check_labels(labels, logits.shape[-1])
             if index is not None and (counts := {part.num_samples for part in self.parts() if part.num_samples}):
-                refuse_other_positions(index, min(counts))
+                check_index(index, min(counts))
         if not self.training:
-            self.watch.in_eval(logits)
+            self.monitor.check_mode(logits)
         if not learning:
             return
-        least = max((part.least_batch for part in self.selecting), default=0)
-        self.watch.batch(len(labels), least)
-        if self.watch.begins(self.under_way):
-            self.watch.own_parameters(self)
-            self.watch.processes(self.needs_index)
+        self.monitor.check_batch_size(len(labels), max((part.warn_below for part in self.selections), default=0))
+        if self.monitor.is_first_batch(self.current_epoch):
+            self.monitor.check_parameters(self)
+            self.monitor.check_processes(self.needs_index)
             if labels.device.type == "cpu":
-                self.watch.logits(logits)
+                self.monitor.check_logits(logits)
 
 
-def go_on(method: Method, keys: object) -> None:
-    """A state that was saved within an epoch goes on within it."""
-    method.under_way = None
-    if (epoch := int(method.epoch)) != NONE:
-        method.start_epoch(epoch)
-
-
-def with_epoch(method: Method, state: dict[str, Any], prefix: str, *others: object) -> None:
-    """States that were saved before methods kept the epoch were saved between two."""
-    state.setdefault(f"{prefix}epoch", torch.tensor(NONE))
-
-
-def unchanged(epoch: int) -> float:
+def constant_lr(epoch: int) -> float:
+    """Return 1, the factor of the learning rate of methods that do not change it."""
     return 1.0
 
 
+def resume_epoch(method: Method, keys: object) -> None:
+    """Continue the epoch in which a loaded state was saved."""
+    method.current_epoch = None
+    if (epoch := int(method.epoch)) != NO_EPOCH:
+        method.start_epoch(epoch)
+
+
+def add_missing_epoch(method: Method, state: dict[str, Any], prefix: str, *others: object) -> None:
+    """Add the epoch to states of earlier versions, which were saved between two epochs."""
+    state.setdefault(f"{prefix}epoch", torch.tensor(NO_EPOCH))
+
+
 def with_network_axis(predict: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Predictions of one network may come as (B, K)."""
+    """Yield the predictions of `predict` with a network axis: (B, K) becomes (1, B, K)."""
     for probs, labels, index in predict():
         yield probs.unsqueeze(0) if probs.dim() == 2 else probs, labels, index

@@ -1,4 +1,8 @@
-"""Part: one ingredient of a method."""
+"""Base classes of the parts that make up a method: Part, Weigh, Relabel and Regularizer.
+
+The other kinds of parts are `Criterion` (criteria.py) and `Loss` (losses.py). This file also has the helpers that parts
+share: `label_dtype` for labels stored per sample, and `sum_over_processes` for distributed training.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -6,81 +10,92 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-# Predictions for the whole training set in eval mode, batch by batch: probs (N, B, K), labels (B), index (B).
+# Returns predictions for the whole training set in eval mode, batch by batch: probs (N, B, K), labels (B), index (B).
 Predict = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
+
+NO_LABEL = -1  # stored for a sample that has no label yet
 
 
 class Part(nn.Module):
-    """One ingredient of a method; its memory is buffers, so .to() and state_dict() just work.
+    """Base class of the parts of a method.
 
-    Shapes: N networks, B samples, K classes. Everything that a step calls keeps its shapes and never reads the device.
+    A part keeps its state in buffers, so `.to()` and `state_dict()` include it. Code that runs in a training step must
+    keep its shapes fixed and must not read values from the device. Shapes: N networks, B samples, K classes.
     """
 
-    needs_index = False  # True: it remembers single samples
-    needs_predictions = False  # True: at the end of an epoch it wants predictions of the whole training set
-    begins = 0  # the first epoch of its work, counted from 0 in each round; until then the training is plain
-    num_samples = 0  # how many it remembers
-    num_classes = 0  # how many it was made for, where that matters
+    needs_index = False  # True if the part stores values per sample
+    needs_predictions = False  # True if end_epoch needs predictions for the whole training set
+    active_from = 0  # first epoch of a round, counted from 0, in which the part has an effect
+    num_samples = 0  # number of samples it stores values for, 0 if none
+    num_classes = 0  # number of classes it was made for, 0 if any
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
-        """Remember a step, in place. `valid` (N, B): False where a prediction is not finite or the step was undone."""
+        """Update the state in place after a step.
+
+        `valid` (N, B) is False where a prediction is not finite or the step was undone.
+        """
 
     def start_round(self, number: int) -> None:
-        """Forget what a restart of the networks makes void; called for every round, counted from 0."""
+        """Reset the state that belongs to the previous networks. Called before every round, counted from 0."""
 
     def start_epoch(self, epoch: int) -> None:
-        """Fill the tensors that change with the epoch, counted from 0 in each round; a second call changes nothing."""
+        """Fill the tensors that depend on the epoch, counted from 0 in each round. Repeated calls change nothing."""
 
     def end_epoch(self, predict: Predict | None) -> None:
-        """Turn what the epoch gathered into what the next one uses; `predict` only where the loop can."""
+        """Compute the state of the next epoch. `predict` is None if the training loop does not provide it."""
 
     def end_round(self, predict: Predict) -> None:
-        """Learn what only a trained network can tell, before the networks start anew."""
+        """Update the state from the trained networks, before they are initialized again."""
 
     def tables(self) -> dict[str, Tensor]:
-        """What it has learnt about the labels that is worth looking at, by name."""
+        """Return what the part has estimated about the labels, for reports: name -> tensor."""
         return {}
 
     def parameter_groups(self) -> list[dict[str, object]]:
-        """Parameters of its own with their learning rates, for an optimizer without momentum or decay."""
+        """Return the part's own parameters as optimizer groups with learning rates, without momentum or decay."""
         return []
 
 
 class Weigh(Part, ABC):
-    """Gives each sample a weight; the weights of several multiply."""
+    """A part that gives each sample a weight. The weights of several parts are multiplied."""
 
     @abstractmethod
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        """(N, B, K), (B), (B) -> (N, B)"""
+        """Return the weights: (N, B, K), (B), (B) -> (N, B)."""
 
 
-NONE = -1  # no label yet
+class Relabel(Part, ABC):
+    """A part that chooses the target label of each sample and may change its weight."""
+
+    @abstractmethod
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return targets and weights: (N, B, K), (B), (B), (N, B) -> (N, B), (N, B)."""
 
 
-def smallest_integer(num_classes: int) -> torch.dtype:
-    """The smallest integer type that holds every class and -1."""
+class Regularizer(nn.Module, ABC):
+    """A loss term that needs the model itself. It must not change batch normalization statistics."""
+
+    @abstractmethod
+    def forward(self, model: nn.Module, inputs: Tensor, logits: Tensor) -> Tensor:
+        """Return the loss term, a scalar."""
+
+
+def label_dtype(num_classes: int) -> torch.dtype:
+    """Return the smallest integer type that holds every class and -1."""
     if num_classes <= 127:
         return torch.int8
     return torch.int16 if num_classes <= 32_767 else torch.int32
 
 
-class Relabel(Part, ABC):
-    """Says which label each network is taught for a sample, and may change how much it counts."""
-
-    @abstractmethod
-    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, B, K), (B), (B), (N, B) -> target (N, B), weight (N, B)"""
-
-
-def processes() -> int:
-    """How many processes train together."""
+def num_processes() -> int:
+    """Return the number of processes of a distributed training, 1 without one."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if distributed else 1
 
 
-def summed_over_processes(sums: Tensor) -> Tensor:
-    """Whole numbers of all processes that train together, added up; every process must ask."""
-    if processes() > 1:
-        sums = sums.clone()
-        torch.distributed.all_reduce(sums)
-    return sums
+def sum_over_processes(counts: Tensor) -> Tensor:
+    """Return an integer tensor summed over all processes. Every process must call it."""
+    if num_processes() > 1:
+        counts = counts.clone()
+        torch.distributed.all_reduce(counts)
+    return counts

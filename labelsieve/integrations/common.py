@@ -14,19 +14,19 @@ from labelsieve.errors import InputError
 
 def refuse_long_warmup(method: Method, epochs: float) -> None:
     """Refuse a training that ends before the method begins."""
-    if 0 < epochs <= method.begins:
+    if 0 < epochs <= method.active_from:
         raise InputError(
-            f"the warm-up of {method.begins} epochs is not shorter than the training of {epochs}: nothing would ever "
-            "be selected or corrected; train longer, or make the method with a smaller Problem(warmup=...)"
+            f"the warm-up of {method.active_from} epochs is not shorter than the training of {epochs}: nothing would "
+            "ever be selected or corrected; train longer, or make the method with a smaller Problem(warmup=...)"
         )
 
 
 def say_if_it_never_began(method: Method) -> None:
     """Say that a training has ended before the method did anything, which nobody could know before."""
-    if method.under_way is not None and method.under_way < method.begins:
+    if method.current_epoch is not None and method.current_epoch < method.active_from:
         warnings.warn(
-            f"the training ended in the warm-up, in epoch {method.under_way} of {method.begins}, both counted from 0: "
-            "nothing was ever selected or corrected",
+            f"the training ended in the warm-up, in epoch {method.current_epoch} of {method.active_from}, both counted "
+            "from 0: nothing was ever selected or corrected",
             stacklevel=2,
         )
 
@@ -76,7 +76,7 @@ def refuse_incomplete_batches(method: Method, drop_last: bool) -> None:
 
 def least_kept_share(method: Method) -> float | None:
     """The share of each batch that is kept in this epoch, without asking the device; None where nothing selects."""
-    shares = [float(part.kept_share) for part in method.selecting]
+    shares = [float(part.kept_share) for part in method.selections]
     return min(shares) if shares else None
 
 
@@ -127,7 +127,7 @@ class ScaledRates:
         """Once a step, although the hooks of an optimizer whose step calls its parent's are called twice."""
         if self.before:
             return
-        scale = self.method.lr_scale(self.method.under_way or 0)
+        scale = self.method.lr_scale(self.method.current_epoch or 0)
         self.before = [(group, group["lr"]) for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * scale

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from labelsieve.core.method import NONE, Method, unchanged
+from labelsieve.core.method import NO_EPOCH, Method, constant_lr
 from labelsieve.core.part import Predict
 from labelsieve.errors import InputError
 from labelsieve.integrations.common import (
@@ -61,7 +61,7 @@ class SieveCallback(Callback):  # type: ignore[misc]
         if not trainer.fast_dev_run:
             refuse_long_warmup(self.method, epochs(trainer))
         refuse_incomplete_batches(self.method, only_whole_batches(trainer.train_dataloader))
-        if self.method.lr_scale is not unchanged:
+        if self.method.lr_scale is not constant_lr:
             for optimizer in trainer.optimizers:
                 self.hooks.append(optimizer.register_step_pre_hook(self.rates.apply))
                 self.hooks.append(optimizer.register_step_post_hook(self.rates.put_back))
@@ -71,7 +71,7 @@ class SieveCallback(Callback):  # type: ignore[misc]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A validation or test step may look at what is kept, also before the first epoch."""
-        if self.method.under_way is None:
+        if self.method.current_epoch is None:
             self.method.to(pl_module.device).start_epoch(trainer.current_epoch)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -111,7 +111,7 @@ class SieveCallback(Callback):  # type: ignore[misc]
         self.hooks.clear()
 
     def _begin(self, epoch: int, module: nn.Module) -> None:
-        if int(self.method.epoch) not in (epoch, NONE):  # the checkpoint was saved just before the epoch's end
+        if int(self.method.epoch) not in (epoch, NO_EPOCH):  # the checkpoint was saved just before the epoch's end
             self._end(module)
         self.method.start_epoch(epoch)
 

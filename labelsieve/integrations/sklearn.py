@@ -21,16 +21,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from labelsieve.audit import Interval, estimate_noise, label_quality
-from labelsieve.core.checks import TOO_SMALL, look_like_probabilities
+from labelsieve.core.checks import BATCH_TOO_SMALL, look_like_probabilities
 from labelsieve.core.method import Method
 from labelsieve.data.arrays import image_tensor
 from labelsieve.data.sets import Labelled
 from labelsieve.errors import Diverged, InputError
 from labelsieve.integrations.common import refuse_long_warmup
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
-from labelsieve.models import ModelFactory, make_model, default_model
-from labelsieve.models.networks import Networks, first_network_weights, make_networks, move_to_device, make_placeholder
-from labelsieve.runtime import at_a_time, best_device, usable_device
+from labelsieve.models import ModelFactory, default_model, make_model
+from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
+from labelsieve.runtime import best_device, prediction_batch_size, usable_device
 from labelsieve.train import Result, Training, fit
 from labelsieve.train.loop import StopFlag
 
@@ -50,7 +50,7 @@ def logits_of(network: nn.Module, samples: Labelled, device: torch.device) -> Te
     network = copy.deepcopy(network).eval()
     network = network.double() if rows else network.to(device)
     parts = []
-    for index in torch.arange(len(samples)).split(at_a_time(samples.shape)):
+    for index in torch.arange(len(samples)).split(prediction_batch_size(samples.shape)):
         inputs = samples.inputs(index)
         logits = network(inputs.double() if rows else inputs.to(device))
         parts.append(logits.double().cpu())
@@ -59,9 +59,9 @@ def logits_of(network: nn.Module, samples: Labelled, device: torch.device) -> Te
 
 def say_if_nothing_is_left_out(method: Method, batch: int) -> None:
     """Say that batches are too small to select from."""
-    least = max((part.fewest() for part in method.selecting), default=0)
+    least = max((part.smallest_batch() for part in method.selections), default=0)
     if batch < least:
-        warnings.warn(TOO_SMALL.format(size=batch, least=least), stacklevel=4)
+        warnings.warn(BATCH_TOO_SMALL.format(size=batch, least=least), stacklevel=4)
 
 
 def refuse_settings(settings: "SieveClassifier") -> None:

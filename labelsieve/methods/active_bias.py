@@ -1,33 +1,46 @@
-"""Active Bias: learn more from samples that the network is not settled about."""
+"""Active Bias: give more weight to samples whose predictions vary between epochs."""
 
 import torch
 from torch import Tensor, nn
 
 from labelsieve.core.criteria import observed_confidence
+from labelsieve.core.losses import CrossEntropy
+from labelsieve.core.method import Method
 from labelsieve.core.part import Weigh
+from labelsieve.methods.problem import MakeCriterion, Problem, register, require_num_samples, select_clean
+
+
+@register("active-bias")
+def active_bias(p: Problem, criterion: MakeCriterion | None = None, *, smoothness: float = 0.2) -> Method:
+    """Give more weight to samples whose predictions vary between epochs."""
+    weight = ActiveBias(require_num_samples(p), warmup=p.warmup, smoothness=smoothness)
+    return Method(CrossEntropy(), [weight, *select_clean(p, criterion)])
 
 
 class ActiveBias(Weigh):
-    """Samples whose confidence in the observed label varies count more: sqrt(v + v²/(n-1)) + smoothness, mean 1."""
+    """Weight sqrt(v + v²/(n-1)) + smoothness, normalized to mean 1.
+
+    v is the variance of the sample's confidence in the observed label over the n epochs so far.
+    """
 
     needs_index = True
 
     def __init__(self, num_samples: int, networks: int = 1, *, warmup: int = 0, smoothness: float = 0.2) -> None:
         super().__init__()
         self.num_samples = num_samples
-        self.begins = warmup
+        self.active_from = warmup
         self.smoothness = smoothness
-        self.count = nn.Buffer(torch.zeros(networks, num_samples))  # Welford's running mean and squared deviations
-        self.mean = nn.Buffer(torch.zeros(networks, num_samples))
-        self.squares = nn.Buffer(torch.zeros(networks, num_samples))
+        self.count = nn.Buffer(torch.zeros(networks, num_samples))  # Welford's algorithm: number of predictions,
+        self.mean = nn.Buffer(torch.zeros(networks, num_samples))  # their mean,
+        self.squares = nn.Buffer(torch.zeros(networks, num_samples))  # and their sum of squared deviations
         self.weighing = nn.Buffer(torch.tensor(warmup == 0))
 
     def start_round(self, number: int) -> None:
-        for memory in (self.count, self.mean, self.squares):
-            memory.zero_()
+        for buffer in (self.count, self.mean, self.squares):
+            buffer.zero_()
 
     def start_epoch(self, epoch: int) -> None:
-        self.weighing.fill_(epoch >= self.begins)
+        self.weighing.fill_(epoch >= self.active_from)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         count = self.count[:, index]
@@ -42,5 +55,5 @@ class ActiveBias(Weigh):
         before = self.mean[:, index]
         mean = before + (confidence - before) / count
         squares = self.squares[:, index] + (confidence - before) * (confidence - mean)
-        for memory, now in ((self.count, count), (self.mean, mean), (self.squares, squares)):
-            memory[:, index] = torch.where(valid, now, memory[:, index]).to(memory.dtype)  # a model's, as a part of it
+        for buffer, new in ((self.count, count), (self.mean, mean), (self.squares, squares)):
+            buffer[:, index] = torch.where(valid, new, buffer[:, index]).to(buffer.dtype)  # may be half precision

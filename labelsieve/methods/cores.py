@@ -1,33 +1,37 @@
-"""CORES²: reward confident predictions, whatever the label, and leave out samples of more than average loss."""
+"""CORES²: reward confident predictions and leave out samples with a loss above average."""
 
 import torch
 from torch import Tensor, nn
 
 from labelsieve.core.criteria import observed_confidence
-from labelsieve.core.losses import Loss, weighted_mean, without_dropped
-from labelsieve.core.part import Predict, Weigh, summed_over_processes
+from labelsieve.core.losses import Loss, mask_dropped, weighted_mean
+from labelsieve.core.method import Method
+from labelsieve.core.part import Predict, Weigh, sum_over_processes
+from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean
 
-SMALLEST = 1e-8
+SMALLEST_PROBABILITY = 1e-8
 
 
-def sieved(probs: Tensor, labels: Tensor) -> Tensor:
-    """Whether -log p of the label is at most the mean of -log p over the classes, (N, B)."""
-    logs = probs.clamp(min=SMALLEST).log()
-    return observed_confidence(logs, labels) >= logs.mean(-1)
+@register("cores")
+def cores(p: Problem, criterion: MakeCriterion | None = None, *, beta: float = 2.0) -> Method:
+    """CORES²: reward confident predictions and, after the warm-up, leave out samples with a loss above average."""
+    loss = ConfidenceRegularized(p.num_classes, beta=beta, start=p.warmup // 3, full=p.warmup)
+    weigh = [Sieve(start=p.warmup), *select_clean(p, criterion)]
+    return Method(loss, weigh, lr_scale=loss.lr_scale)
 
 
 class ConfidenceRegularized(Loss):
-    """CE - beta * the mean loss over labels drawn from the prior; beta rises from `start` to `full`.
+    """CE - beta * expected CE over labels drawn from the prior; beta rises linearly from epoch `start` to `full`.
 
-    The prior is the share of each label in the epoch before, from `full` on among the samples that the sieve keeps.
-    Probabilities have a floor, without which the reward has none.
+    The prior is the frequency of each label in the previous epoch, from epoch `full` on among the samples kept by the
+    sieve. Probabilities have a lower bound, because the loss would have none otherwise.
     """
 
     def __init__(self, num_classes: int, *, beta: float, start: int, full: int) -> None:
         super().__init__()
         if not 0 <= start <= full:
-            raise ValueError(f"start must be 0 to full, got {start} and {full}")
-        self.num_classes, self.most, self.begins, self.full = num_classes, beta, start, full
+            raise ValueError(f"start must be between 0 and full, got {start} and {full}")
+        self.num_classes, self.max_beta, self.active_from, self.full = num_classes, beta, start, full
         self.beta = nn.Buffer(torch.zeros(()))
         self.prior = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
         self.sieving = nn.Buffer(torch.tensor(full == 0))
@@ -39,36 +43,44 @@ class ConfidenceRegularized(Loss):
         self.sieving.fill_(epoch >= self.full)
 
     def end_epoch(self, predict: Predict | None) -> None:
-        counts = summed_over_processes(self.counts)
+        counts = sum_over_processes(self.counts)
         total = counts.sum()
         self.prior.copy_(torch.where(total > 0, counts / total.clamp(min=1), self.prior))
         self.counts.zero_()
 
     def beta_at(self, epoch: int) -> float:
-        return self.most * min(1.0, max(0, epoch - self.begins) / max(1, self.full - self.begins))
+        """Return beta in an epoch."""
+        return self.max_beta * min(1.0, max(0, epoch - self.active_from) / max(1, self.full - self.active_from))
 
     def lr_scale(self, epoch: int) -> float:
-        """The learning rate falls as the reward rises, so that the step keeps its size."""
+        """Return the factor of the learning rate, which falls as beta rises so that steps keep their size."""
         return 1 / (1 + self.beta_at(epoch))
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
-        self.counts.index_add_(0, labels, ((sieved(probs, labels) | ~self.sieving) & valid)[0].long())
+        self.counts.index_add_(0, labels, ((is_kept(probs, labels) | ~self.sieving) & valid)[0].long())
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        losses = -(without_dropped(logits, weight).softmax(-1) + SMALLEST).log()  # of each label
+        probs = mask_dropped(logits, weight).softmax(-1)
+        losses = -(probs + SMALLEST_PROBABILITY).log()  # (N, B, K), loss of each label
         return weighted_mean(observed_confidence(losses, target) - self.beta * (self.prior * losses).sum(-1), weight)
 
 
 class Sieve(Weigh):
-    """CORES²: from some epoch on, keep samples whose loss is at most the mean loss over all labels."""
+    """From epoch `start` on, keep the samples whose loss is at most the mean loss over all labels."""
 
     def __init__(self, *, start: int) -> None:
         super().__init__()
-        self.begins = start
+        self.active_from = start
         self.sieving = nn.Buffer(torch.tensor(start == 0))
 
     def start_epoch(self, epoch: int) -> None:
-        self.sieving.fill_(epoch >= self.begins)
+        self.sieving.fill_(epoch >= self.active_from)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        return (sieved(probs, labels) | ~self.sieving).to(probs.dtype)
+        return (is_kept(probs, labels) | ~self.sieving).to(probs.dtype)
+
+
+def is_kept(probs: Tensor, labels: Tensor) -> Tensor:
+    """Return True where -log p of the label is at most the mean of -log p over the classes, (N, B)."""
+    logs = probs.clamp(min=SMALLEST_PROBABILITY).log()
+    return observed_confidence(logs, labels) >= logs.mean(-1)

@@ -1,42 +1,39 @@
-"""Forward correction: learn the clean posterior through the noise's transition matrix."""
+"""Forward correction: pass the predictions through the transition matrix of the noise."""
 
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.criteria import one_of, stack
-from labelsieve.core.losses import Loss, weighted_mean, without_dropped
-from labelsieve.core.part import Predict, summed_over_processes
+from labelsieve.core.checks import check_choice
+from labelsieve.core.criteria import add_predictions
+from labelsieve.core.losses import Loss, mask_dropped, weighted_mean
+from labelsieve.core.method import Method
+from labelsieve.core.part import Predict, sum_over_processes
+from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean
 
 
-def transition_from_stack(sums: Tensor, otherwise: Tensor) -> Tensor:
-    """T[true, observed] from predictions summed by observed label [observed, predicted]: transpose, rows scaled to one.
-
-    A class that was never predicted keeps the row it had.
-    """
-    joint = sums.double().mT
-    total = joint.sum(-1, keepdim=True)
-    return torch.where(total > 0, joint / total, otherwise.double()).to(otherwise.dtype)
-
-
-def transition_of_sure_samples(probs: Tensor, quantile: float) -> Tensor:
-    """Patrini's estimate: row i is the prediction for the sample at this quantile of p_i; 1 takes the surest one.
-
-    probs (N, n, K) -> (N, K, K)
-    """
-    place = min(probs.shape[1] - 1, int(quantile * probs.shape[1]))
-    samples = probs.argsort(dim=1, stable=True)[:, place]  # (N, K): a sample per class
-    rows = probs.gather(1, samples.unsqueeze(-1).expand(-1, -1, probs.shape[-1]))
-    return rows / rows.sum(-1, keepdim=True)
+@register("f-correction")
+def f_correction(
+    p: Problem,
+    criterion: MakeCriterion | None = None,
+    *,
+    estimate: Literal["stack", "patrini"] = "stack",
+    quantile: float = 0.97,
+) -> Method:
+    """Forward correction: multiply the predictions by an estimated noise transition matrix."""
+    loss = ForwardCorrection(p.num_classes, warmup=p.warmup, estimate=estimate, quantile=quantile)
+    return Method(loss, select_clean(p, criterion), rounds=2 if estimate == "patrini" else 1)
 
 
 class ForwardCorrection(Loss):
-    """Cross-entropy of the predictions passed through T: -log (p T)[label].
+    """Cross-entropy of the predictions multiplied by the transition matrix T: -log (p T)[label].
 
-    estimate "stack": T from the predictions stacked in the epoch before, once the warm-up is over. "patrini": a first
-    round of plain training, then T from samples that are surely of a class; for a moment that takes all predictions at
-    once, samples x classes.
+    Args:
+        estimate: "stack" takes T from the predictions summed in the previous epoch, after the warm-up. "patrini" trains
+            a first round without correction and takes T from its most confident samples; this holds all predictions in
+            memory, samples x classes.
+        quantile: confidence quantile of the samples used by "patrini".
     """
 
     def __init__(
@@ -51,12 +48,12 @@ class ForwardCorrection(Loss):
         super().__init__()
         if not 0 < quantile <= 1:
             raise ValueError(f"quantile must be in (0, 1], got {quantile}")
-        self.estimate = one_of("estimate", estimate, ("stack", "patrini"))
+        self.estimate = check_choice("estimate", estimate, ("stack", "patrini"))
         self.num_classes, self.quantile = num_classes, quantile
-        self.begins = max(1, warmup) if estimate == "stack" else 0
+        self.active_from = max(1, warmup) if estimate == "stack" else 0
         self.epoch, self.round = 0, 0
         self.transition = nn.Buffer(torch.eye(num_classes).repeat(networks, 1, 1))  # (N, K, K)
-        self.estimated = nn.Buffer(torch.tensor(False))  # by Patrini's way
+        self.estimated = nn.Buffer(torch.tensor(False))  # whether Patrini's estimate has been made
         self.sums = nn.Buffer(torch.zeros(networks, num_classes, num_classes, dtype=torch.int64))
 
     def start_round(self, number: int) -> None:
@@ -65,29 +62,52 @@ class ForwardCorrection(Loss):
 
     def start_epoch(self, epoch: int) -> None:
         if self.estimate == "patrini" and self.round > 0 and not bool(self.estimated):
-            raise ValueError("patrini's estimate is made after the first round: call method.end_round(predict)")
+            raise ValueError(
+                "estimate='patrini' needs predictions after the first round: call method.end_round(predict)"
+            )
         self.epoch = epoch
 
     def end_epoch(self, predict: Predict | None) -> None:
-        """Take T from the stack if the warm-up is over by the next epoch."""
-        if self.estimate == "stack" and self.epoch + 1 >= self.begins:
-            self.transition.copy_(transition_from_stack(summed_over_processes(self.sums), self.transition))
+        """Compute T from the summed predictions if the next epoch is after the warm-up."""
+        if self.estimate == "stack" and self.epoch + 1 >= self.active_from:
+            self.transition.copy_(transition_from_stack(sum_over_processes(self.sums), self.transition))
         self.sums.zero_()
 
     def end_round(self, predict: Predict) -> None:
         if self.estimate == "patrini" and self.round == 0:
             probs = torch.cat([batch for batch, _, _ in predict()], dim=1)
-            self.transition.copy_(transition_of_sure_samples(probs, self.quantile))
+            self.transition.copy_(transition_from_confident(probs, self.quantile))
             self.estimated.fill_(True)
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
         if self.estimate == "stack":
-            stack(self.sums, probs, labels, valid)
+            add_predictions(self.sums, probs, labels, valid)
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        probs = without_dropped(logits, weight).softmax(-1)
+        probs = mask_dropped(logits, weight).softmax(-1)
         columns = self.transition.mT[torch.arange(len(target), device=target.device)[:, None], target]  # (N, B, K)
         return weighted_mean(-(probs * columns).sum(-1).clamp(min=1e-8).log(), weight)
 
     def tables(self) -> dict[str, Tensor]:
         return {"transition": self.transition}
+
+
+def transition_from_stack(sums: Tensor, fallback: Tensor) -> Tensor:
+    """Return T[true, observed] from predictions summed by label, sums[observed, predicted]: the normalized transpose.
+
+    A class that was never predicted keeps its row of `fallback`.
+    """
+    joint = sums.double().mT
+    total = joint.sum(-1, keepdim=True)
+    return torch.where(total > 0, joint / total, fallback.double()).to(fallback.dtype)
+
+
+def transition_from_confident(probs: Tensor, quantile: float) -> Tensor:
+    """Return Patrini's estimate of T: row i is the prediction for the sample at this quantile of p[i].
+
+    A quantile of 1 uses the most confident sample. Shapes: (N, n, K) -> (N, K, K).
+    """
+    place = min(probs.shape[1] - 1, int(quantile * probs.shape[1]))
+    samples = probs.argsort(dim=1, stable=True)[:, place]  # (N, K), one sample per class
+    rows = probs.gather(1, samples.unsqueeze(-1).expand(-1, -1, probs.shape[-1]))
+    return rows / rows.sum(-1, keepdim=True)

@@ -1,14 +1,55 @@
-"""Truncated GCE: leave out what the network does not believe."""
+"""GCE: generalized cross-entropy, optionally truncated, which prunes samples with a low confidence."""
 
 import torch
 from torch import Tensor, nn
 
 from labelsieve.core.criteria import observed_confidence
+from labelsieve.core.losses import Loss, mask_dropped
+from labelsieve.core.method import Method
 from labelsieve.core.part import Predict, Weigh
+from labelsieve.methods.problem import MakeCriterion, Problem, register, require_num_samples, select_clean
+
+
+@register("gce")
+def gce(
+    p: Problem,
+    criterion: MakeCriterion | None = None,
+    *,
+    q: float = 0.7,
+    k: float | None = None,
+    prune_from: int | None = None,
+    prune_every: int = 10,
+) -> Method:
+    """Generalized cross-entropy, optionally truncated.
+
+    The loss is (1 - p^q) / q. With `k`, it is truncated at confidence k, and samples are pruned every few epochs.
+    """
+    start = p.warmup if prune_from is None else prune_from
+    prune = [] if k is None else [Prune(require_num_samples(p), k=k, start=start, every=prune_every)]
+    return Method(GeneralizedCrossEntropy(q, k), [*prune, *select_clean(p, criterion)])
+
+
+class GeneralizedCrossEntropy(Loss):
+    """(1 - p^q) / q, between cross-entropy (q -> 0) and 1 - p (q = 1); with k, minus its value at p = k.
+
+    The mean is over the whole batch, not over the kept samples: pruned samples make the step smaller, as in the paper.
+    """
+
+    def __init__(self, q: float, k: float | None = None) -> None:
+        super().__init__()
+        if not 0 < q <= 1:
+            raise ValueError(f"q must be in (0, 1], got {q}")
+        self.q = q
+        self.ceiling = 0.0 if k is None else (1 - k**q) / q
+
+    def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        log_p = observed_confidence(mask_dropped(logits, weight).log_softmax(-1), target)
+        per_sample = -torch.expm1(self.q * log_p) / self.q  # precise for small q
+        return ((per_sample - self.ceiling) * weight).mean(-1)
 
 
 class Prune(Weigh):
-    """Truncated GCE's pruning: every few epochs, samples whose confidence in their label is at most k are left out."""
+    """Truncated GCE: every few epochs, leave out the samples whose confidence in the observed label is at most k."""
 
     needs_index = True
     needs_predictions = True
@@ -23,25 +64,25 @@ class Prune(Weigh):
             raise ValueError(f"start must be at least 0 and every at least 1, got {start} and {every}")
         self.num_samples = num_samples
         self.k, self.start, self.every = k, start, every
-        self.begins = start or every
+        self.active_from = start or every
         self.epoch = 0
         self.kept = nn.Buffer(torch.ones(networks, num_samples, dtype=torch.bool))
-        self.pruned_for = nn.Buffer(torch.zeros((), dtype=torch.int64))  # the epoch that it was last done for
+        self.pruned_for = nn.Buffer(torch.zeros((), dtype=torch.int64))  # epoch of the last pruning
 
     def start_round(self, number: int) -> None:
         self.kept.fill_(True)
 
-    def due(self, epoch: int) -> bool:
-        """Whether the samples of this epoch are chosen anew."""
+    def prunes_before(self, epoch: int) -> bool:
+        """Return True if samples are pruned before this epoch."""
         return epoch > 0 and epoch >= self.start and (epoch - self.start) % self.every == 0
 
     def start_epoch(self, epoch: int) -> None:
-        if self.due(epoch) and int(self.pruned_for) != epoch:
-            raise ValueError("pruning predicts the training set again: call method.end_epoch(predict)")
+        if self.prunes_before(epoch) and int(self.pruned_for) != epoch:
+            raise ValueError("pruning needs predictions for the training set: call method.end_epoch(predict)")
         self.epoch = epoch
 
     def end_epoch(self, predict: Predict | None) -> None:
-        if self.due(self.epoch + 1) and predict is not None:
+        if self.prunes_before(self.epoch + 1) and predict is not None:
             for probs, labels, index in predict():
                 self.kept[:, index] = observed_confidence(probs, labels) > self.k
             self.pruned_for.fill_(self.epoch + 1)

@@ -1,16 +1,32 @@
-"""LCCN: draw the true class of each sample, with a transition matrix counted from what was drawn."""
+"""LCCN: draw the true class of each sample by Gibbs sampling, with a transition matrix counted from the draws."""
 
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.part import NONE, Predict, Relabel, smallest_integer
+from labelsieve.core.losses import CrossEntropy
+from labelsieve.core.method import Method
+from labelsieve.core.part import NO_LABEL, Predict, Relabel, label_dtype
+from labelsieve.methods.problem import MakeCriterion, Problem, register, require_num_samples, select_clean
+from labelsieve.runtime import derive
+
+
+@register("lccn")
+def lccn(p: Problem, criterion: MakeCriterion | None = None, *, prior: float = 1.0, refresh: int = 200) -> Method:
+    """Draw the true class of each sample by Gibbs sampling, with an estimated transition matrix."""
+    samples, seed = require_num_samples(p), derive(p.seed, "latent")
+    latent = LatentClass(p.num_classes, samples, warmup=p.warmup, seed=seed, prior=prior, refresh=refresh)
+    return Method(CrossEntropy(), select_clean(p, criterion), latent)
 
 
 class LatentClass(Relabel):
-    """LCCN: the true class is drawn from prediction times transition, and the transition counted from what was drawn.
+    """Draw the target from prediction times transition probability, and count the transitions from the draws.
 
-    During the warm-up, of one epoch at least, the observed labels are taught; at its end the counts start from the
-    network's predictions. `seed` is well mixed: the draws of an epoch come from it and the epoch's number.
+    The targets of the warm-up, at least one epoch, are the observed labels. The counts start from the predictions at
+    its end. The draws of an epoch depend on `seed` and the epoch only.
+
+    Args:
+        prior: number added to each count.
+        refresh: number of steps between two updates of the transition matrix.
     """
 
     needs_index = True
@@ -21,70 +37,70 @@ class LatentClass(Relabel):
     ) -> None:
         super().__init__()
         if refresh < 1 or prior <= 0:
-            raise ValueError(f"refresh must be at least 1 step and prior above 0, got {refresh} and {prior}")
+            raise ValueError(f"refresh must be at least 1 and prior above 0, got {refresh} and {prior}")
         self.num_classes, self.num_samples = num_classes, num_samples
-        self.begins = max(1, warmup)
+        self.active_from = max(1, warmup)
         self.seed, self.prior, self.refresh, self.epoch = seed, prior, refresh, 0
-        self.latent = nn.Buffer(torch.full((num_samples,), NONE, dtype=smallest_integer(num_classes)))
+        self.latent = nn.Buffer(torch.full((num_samples,), NO_LABEL, dtype=label_dtype(num_classes)))
         self.counts = nn.Buffer(torch.zeros(num_classes, num_classes, dtype=torch.int64))  # [latent, observed]
         self.transition = nn.Buffer(torch.eye(num_classes))
-        self.draws = nn.Buffer(torch.zeros(num_samples))  # one uniform number per sample and epoch
+        self.draws = nn.Buffer(torch.zeros(num_samples))  # uniform random numbers of this epoch
         self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self.drawing = nn.Buffer(torch.tensor(False))
 
     def start_round(self, number: int) -> None:
-        self.latent.fill_(NONE)
+        self.latent.fill_(NO_LABEL)
         self.counts.zero_()
 
     def start_epoch(self, epoch: int) -> None:
-        if epoch >= self.begins and not self.known():
-            raise ValueError("lccn starts from predictions of the training set: call method.end_epoch(predict)")
+        if epoch >= self.active_from and not self.is_initialized():
+            raise ValueError("lccn needs predictions for the training set: call method.end_epoch(predict)")
         self.epoch = epoch
-        self.drawing.fill_(epoch >= self.begins and self.known())
-        random = torch.Generator().manual_seed(self.seed ^ epoch)
-        self.draws.copy_(torch.rand(self.draws.shape, generator=random))
+        self.drawing.fill_(epoch >= self.active_from and self.is_initialized())
+        generator = torch.Generator().manual_seed(self.seed ^ epoch)
+        self.draws.copy_(torch.rand(self.draws.shape, generator=generator))
 
     def end_epoch(self, predict: Predict | None) -> None:
-        if self.epoch + 1 < self.begins or self.known() or predict is None:
+        if self.epoch + 1 < self.active_from or self.is_initialized() or predict is None:
             return
         self.counts.zero_()
         for probs, labels, index in predict():
-            guess = probs[0].argmax(-1)
-            self.latent[index] = guess.to(self.latent.dtype)
-            self.counts.index_put_((guess, labels), torch.ones_like(labels), accumulate=True)
-        self.transition.copy_(self.estimated())
+            predicted = probs[0].argmax(-1)
+            self.latent[index] = predicted.to(self.latent.dtype)
+            self.counts.index_put_((predicted, labels), torch.ones_like(labels), accumulate=True)
+        self.transition.copy_(self.estimate_transition())
 
-    def known(self) -> bool:
-        """Whether every sample has a latent class yet."""
-        return bool((self.latent != NONE).all())
+    def is_initialized(self) -> bool:
+        """Return True if every sample has a latent class."""
+        return bool((self.latent != NO_LABEL).all())
 
-    def estimated(self) -> Tensor:
-        """P(observed | latent) from the counts with a Dirichlet prior."""
+    def estimate_transition(self) -> Tensor:
+        """Return P(observed | latent) from the counts with a Dirichlet prior, (K, K)."""
         counts = self.counts + self.prior
         return counts / counts.sum(1, keepdim=True)
 
-    def drawn(self, probs: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """The latent class of each sample by inversion of its cumulative posterior. (B)"""
+    def draw(self, probs: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+        """Draw the latent class of each sample by inverting its cumulative posterior, (B)."""
         posterior = probs[0] * self.transition[:, labels].T
         cumulative = posterior.cumsum(-1)
-        place = self.draws[index].unsqueeze(1) * cumulative[:, -1:]
-        return (cumulative <= place).sum(1).clamp(max=probs.shape[-1] - 1)
+        threshold = self.draws[index].unsqueeze(1) * cumulative[:, -1:]
+        return (cumulative <= threshold).sum(1).clamp(max=probs.shape[-1] - 1)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
         assert index is not None
-        target = torch.where(self.drawing, self.drawn(probs, labels, index), labels)
+        target = torch.where(self.drawing, self.draw(probs, labels, index), labels)
         return target.expand(probs.shape[:-1]), weight
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
         assert index is not None
         moves = (valid[0] & self.drawing).long()
-        old, new = self.latent[index].long(), self.drawn(probs, labels, index)
+        old, new = self.latent[index].long(), self.draw(probs, labels, index)
         self.counts.index_put_((old.clamp(min=0), labels), -moves, accumulate=True)
         self.counts.index_put_((new, labels), moves, accumulate=True)
         self.latent[index] = torch.where(moves > 0, new, old).to(self.latent.dtype)
         self.steps.add_(1)
         due = (self.steps % self.refresh == 0) & self.drawing
-        self.transition.copy_(torch.where(due, self.estimated(), self.transition))
+        self.transition.copy_(torch.where(due, self.estimate_transition(), self.transition))
 
     def tables(self) -> dict[str, Tensor]:
         return {"transition": self.transition.unsqueeze(0)}

@@ -1,27 +1,88 @@
-"""SELFIE: teach samples whose predictions agree the class they agree on."""
+"""SELFIE and SELFIE-Prop: replace the label of a sample by its past predictions if these are consistent."""
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.part import NONE, Relabel, smallest_integer
+from labelsieve.core.criteria import CriteriaALL, CriteriaOL
+from labelsieve.core.losses import CrossEntropy
+from labelsieve.core.method import Method
+from labelsieve.core.part import NO_LABEL, Relabel, label_dtype
+from labelsieve.core.select import Select, constant_share, kept_share
+from labelsieve.methods.problem import MakeCriterion, Problem, register, require_num_samples
 
 
-def normalised_entropy(history: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Entropy of the classes in each history (B, q), 0 to 1, and the commonest class, the lowest of equals."""
-    votes = torch.zeros(len(history), num_classes, device=history.device)
-    votes.scatter_add_(1, history.clamp(min=0).long(), torch.ones_like(history, dtype=votes.dtype))
-    shares = votes / history.shape[1]
-    return -torch.xlogy(shares, shares).sum(1) / math.log(num_classes), votes.argmax(1)
+@register("selfie")
+def selfie(
+    p: Problem,
+    criterion: MakeCriterion = CriteriaOL,
+    *,
+    threshold: float = 0.05,
+    history: int | None = None,
+    rounds: int = 3,
+    clean_first: bool = False,
+    recompute: bool = True,
+) -> Method:
+    """Train on clean samples and on samples whose past predictions are consistent, relabelled by these predictions.
+
+    The length of the history is at most 15 by default.
+    """
+    length = min(15, p.warmup) if history is None else history
+    return refurbishing(p, criterion, threshold, length, rounds, clean_first, recompute)
+
+
+@register("selfie-prop")
+def selfie_prop(
+    p: Problem,
+    criterion: MakeCriterion = CriteriaALL,
+    *,
+    threshold: float = 0.005,
+    history: int | None = None,
+    rounds: int = 3,
+    clean_first: bool = True,
+    recompute: bool = False,
+) -> Method:
+    """SELFIE with Criteria_ALL, where selected samples keep their observed label (from the paper).
+
+    The length of the history is at most 25 by default.
+    """
+    length = min(25, p.warmup) if history is None else history
+    return refurbishing(p, criterion, threshold, length, rounds, clean_first, recompute)
+
+
+def refurbishing(
+    p: Problem,
+    criterion: MakeCriterion,
+    threshold: float,
+    history: int,
+    rounds: int,
+    clean_first: bool,
+    recompute: bool,
+) -> Method:
+    """Return SELFIE; with `recompute`, it keeps at least the share of samples corrected in earlier rounds."""
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    share, samples = kept_share(p.noise_rate), require_num_samples(p)
+    refurbish = Refurbish(
+        p.num_classes, samples, warmup=p.warmup, threshold=threshold, history=history, clean_first=clean_first
+    )
+    keep = partial(refurbish.share_at_least if recompute else constant_share, share)
+    select = Select(criterion(p.num_classes, 1), keep, warmup=p.warmup)
+    return Method(CrossEntropy(), [select], refurbish, rounds=rounds)
 
 
 class Refurbish(Relabel):
-    """SELFIE: a sample whose last predictions agree is taught the class they agree on, and counts.
+    """Correct the label of a sample if its last predictions are consistent, and give it weight 1.
 
-    clean_first: a sample that was selected as clean keeps its observed label (SELFIE-Prop's overlap rule). Corrections
-    outlive restarts; the history does not.
+    Corrections are kept when the networks are restarted; the history is cleared.
+
+    Args:
+        threshold: largest normalized entropy of the history at which it counts as consistent.
+        history: number of past predictions that are stored.
+        clean_first: a sample that was selected as clean keeps its observed label (SELFIE-Prop's overlap rule).
     """
 
     needs_index = True
@@ -31,52 +92,63 @@ class Refurbish(Relabel):
     ) -> None:
         super().__init__()
         if not 1 <= history <= min(255, warmup):
-            raise ValueError(f"the history of {history} predictions must fill during the warm-up of {warmup} epochs")
+            raise ValueError(f"history must be from 1 to the warm-up of {warmup} epochs and at most 255, got {history}")
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be in [0, 1], got {threshold}")
         self.num_classes, self.num_samples = num_classes, num_samples
-        self.begins, self.threshold, self.clean_first = warmup, threshold, clean_first
-        dtype = smallest_integer(num_classes)
-        self.history = nn.Buffer(torch.full((num_samples, history), NONE, dtype=dtype))
-        self.written = nn.Buffer(torch.zeros(num_samples, dtype=torch.uint8))  # the place that is written next
-        self.corrected = nn.Buffer(torch.full((num_samples,), NONE, dtype=dtype))
-        self.corrected_before = nn.Buffer(torch.zeros((), dtype=torch.int64))  # how many, when this round began
+        self.active_from, self.threshold, self.clean_first = warmup, threshold, clean_first
+        dtype = label_dtype(num_classes)
+        self.history = nn.Buffer(torch.full((num_samples, history), NO_LABEL, dtype=dtype))
+        self.written = nn.Buffer(torch.zeros(num_samples, dtype=torch.uint8))  # next position of the history
+        self.corrected = nn.Buffer(torch.full((num_samples,), NO_LABEL, dtype=dtype))
+        self.corrected_before = nn.Buffer(torch.zeros((), dtype=torch.int64))  # number at the start of this round
         self.selecting = nn.Buffer(torch.tensor(warmup == 0))
 
     def start_round(self, number: int) -> None:
-        self.history.fill_(NONE)
+        self.history.fill_(NO_LABEL)
         self.written.zero_()
-        self.corrected_before.copy_((self.corrected != NONE).sum())
+        self.corrected_before.copy_((self.corrected != NO_LABEL).sum())
 
     def start_epoch(self, epoch: int) -> None:
-        self.selecting.fill_(epoch >= self.begins)
+        self.selecting.fill_(epoch >= self.active_from)
 
     def share_at_least(self, share: Fraction, epoch: int) -> Fraction:
-        """SELFIE selects at least as much as was corrected before this round."""
+        """Return the kept share: at least the share of samples corrected before this round."""
         return max(share, Fraction(int(self.corrected_before), len(self.corrected)))
 
-    def settled(self, index: Tensor) -> Tensor:
-        """The correction of each sample, or -1: a new one where its history agrees, else the one it had. (B)"""
+    def correction_of(self, index: Tensor) -> Tensor:
+        """Return the corrected label of each sample, -1 if none; a consistent history replaces an earlier one. (B)"""
         history = self.history[index]
-        entropy, commonest = normalised_entropy(history, self.num_classes)
-        certain = (history != NONE).all(1) & (entropy <= self.threshold) & self.selecting
-        return torch.where(certain, commonest, self.corrected[index].long())
+        entropy, most_frequent = normalized_entropy(history, self.num_classes)
+        consistent = (history != NO_LABEL).all(1) & (entropy <= self.threshold) & self.selecting
+        return torch.where(consistent, most_frequent, self.corrected[index].long())
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
         assert index is not None
-        correction = self.settled(index)
-        known = correction != NONE
-        taught = known & (weight == 0) if self.clean_first else known.expand_as(weight)
-        taught = torch.where(self.selecting, taught, known)  # in the warm-up of a later round every correction counts
-        target = torch.where(taught, correction, labels)
-        return target, torch.where(taught, 1.0, weight)
+        correction = self.correction_of(index)
+        corrected = correction != NO_LABEL
+        used = corrected & (weight == 0) if self.clean_first else corrected.expand_as(weight)
+        used = torch.where(self.selecting, used, corrected)  # in the warm-up of later rounds all corrections are used
+        target = torch.where(used, correction, labels)
+        return target, torch.where(used, 1.0, weight)
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
         assert index is not None
-        happened = valid[0]
-        correction = torch.where(happened, self.settled(index), self.corrected[index].long())
+        applied = valid[0]
+        correction = torch.where(applied, self.correction_of(index), self.corrected[index].long())
         self.corrected[index] = correction.to(self.corrected.dtype)
-        place = self.written[index].long()
-        guess = torch.where(happened, probs[0].argmax(-1), self.history[index, place].long())
-        self.history[index, place] = guess.to(self.history.dtype)
-        self.written[index] = torch.where(happened, (place + 1) % self.history.shape[1], place).to(torch.uint8)
+        position = self.written[index].long()
+        predicted = torch.where(applied, probs[0].argmax(-1), self.history[index, position].long())
+        self.history[index, position] = predicted.to(self.history.dtype)
+        self.written[index] = torch.where(applied, (position + 1) % self.history.shape[1], position).to(torch.uint8)
+
+
+def normalized_entropy(history: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return the entropy of the classes in each history (B, q), from 0 to 1, and the most frequent class.
+
+    Of equally frequent classes the lowest is returned.
+    """
+    votes = torch.zeros(len(history), num_classes, device=history.device)
+    votes.scatter_add_(1, history.clamp(min=0).long(), torch.ones_like(history, dtype=votes.dtype))
+    shares = votes / history.shape[1]
+    return -torch.xlogy(shares, shares).sum(1) / math.log(num_classes), votes.argmax(1)

@@ -1,19 +1,30 @@
-"""SOP: learn each sample's label noise as sparse variables beside the network."""
+"""SOP: learn the label noise of each sample as sparse parameters, together with the network."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labelsieve.core.losses import Loss, weighted_mean, without_dropped
+from labelsieve.core.losses import Loss, mask_dropped, weighted_mean
+from labelsieve.core.method import Method
+from labelsieve.methods.problem import MakeCriterion, Problem, register, require_num_samples, select_clean
+from labelsieve.runtime import derive
 
-SMALLEST = 1e-4
+SMALLEST_PROBABILITY = 1e-4
+
+
+@register("sop")
+def sop(p: Problem, criterion: MakeCriterion | None = None, *, lr_u: float = 1.0, lr_v: float = 10.0) -> Method:
+    """Sparse over-parameterization: learn the label noise of each sample together with the network."""
+    seed = derive(p.seed, "sparse noise")
+    loss = SparseNoise(p.num_classes, require_num_samples(p), lr_u=lr_u, lr_v=lr_v, seed=seed)
+    return Method(loss, select_clean(p, criterion))
 
 
 class SparseNoise(Loss):
-    """CE of prediction + u² on the label - v² elsewhere, plus the squared error of the hard prediction with the same.
+    """CE of p + s plus the squared error of one-hot(argmax p) + s, where s = u² on the label and -v² elsewhere.
 
-    u and v are parameters, samples x (1 + classes), learnt by plain gradient descent; their own learning rates are in
-    parameter_groups().
+    u and v are parameters, samples x (1 + classes) in total, trained by plain gradient descent with the learning rates
+    of `parameter_groups`.
     """
 
     needs_index = True
@@ -28,22 +39,22 @@ class SparseNoise(Loss):
 
     @torch.no_grad()
     def start_round(self, number: int) -> None:
-        random = torch.Generator().manual_seed(self.seed)
-        for variable in (self.u, self.v):
-            variable.copy_(1e-8 * torch.randn(variable.shape, generator=random))
+        generator = torch.Generator().manual_seed(self.seed)
+        for parameter in (self.u, self.v):
+            parameter.copy_(1e-8 * torch.randn(parameter.shape, generator=generator))
 
     def parameter_groups(self) -> list[dict[str, object]]:
         plain = {"momentum": 0.0, "weight_decay": 0.0}
         return [{"params": [self.u], "lr": self.lr_u, **plain}, {"params": [self.v], "lr": self.lr_v, **plain}]
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        kept = without_dropped(logits, weight)
+        kept = mask_dropped(logits, weight)
         one_hot = F.one_hot(target, logits.shape[-1]).to(kept.dtype)  # (N, B, K)
         towards = (self.u[index].square() * one_hot).clamp(0, 1)
         away = (self.v[index].square() * (1 - one_hot)).clamp(0, 1)
-        mixed = (kept.softmax(-1) + towards - away.detach()).clamp(min=SMALLEST)
-        mixed = (mixed / mixed.sum(-1, keepdim=True)).clamp(min=SMALLEST)
+        mixed = (kept.softmax(-1) + towards - away.detach()).clamp(min=SMALLEST_PROBABILITY)
+        mixed = (mixed / mixed.sum(-1, keepdim=True)).clamp(min=SMALLEST_PROBABILITY)
         entropy = -(one_hot * mixed.log()).sum(-1)
-        guess = F.one_hot(kept.detach().argmax(-1), logits.shape[-1]).to(kept.dtype)
-        error = (guess + towards - away - one_hot).square().sum(-1)
+        predicted = F.one_hot(kept.detach().argmax(-1), logits.shape[-1]).to(kept.dtype)
+        error = (predicted + towards - away - one_hot).square().sum(-1)
         return weighted_mean(entropy + error, weight)

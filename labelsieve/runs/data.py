@@ -175,13 +175,13 @@ def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Te
     """Return the transition matrix (K, K) of a named kind of noise, or of a .npy or .csv file."""
     path = Path(kind)
     if path.suffix == ".npy":
-        return noise.checked_matrix(torch.from_numpy(load_npy(path)), num_classes)
+        return noise.check_matrix(torch.from_numpy(load_npy(path)), num_classes)
     if path.suffix == ".csv":
         try:
             rows = np.loadtxt(path, delimiter=",", ndmin=2)
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read the noise matrix {path}: {error}") from error
-        return noise.checked_matrix(torch.from_numpy(rows), num_classes)
+        return noise.check_matrix(torch.from_numpy(rows), num_classes)
     if noise_map and kind != "asymmetric":
         raise InputError(f"--noise-map requires asymmetric noise, not {kind}")
     options: dict[str, Any] = {"mapping": _parsed_map(noise_map)} if noise_map else {}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import labelsieve
 from labelsieve import noise
 from labelsieve.core.method import Method
-from labelsieve.core.part import Predict, smallest_integer
+from labelsieve.core.part import Predict, label_dtype
 from labelsieve.data import Trainable
 from labelsieve.data.images import Bad
 from labelsieve.errors import InputError
@@ -66,7 +66,7 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     _, train, valid, test, places, fingerprint, decided, skipped = gather(experiment, shelf)
     method = method_of(experiment, train)
     if decided is not None:
-        for part in method.selecting:
+        for part in method.selections:
             part.trust(decided[places.train])
     window = window_of(experiment.augment)
     shape = (train.shape[0], window, window) if window else train.shape
@@ -95,7 +95,7 @@ def method_of(experiment: Experiment, train: Trainable) -> Method:
     method = make(experiment.method, problem, experiment.criterion, **dict(experiment.options))
     if experiment.forward == "second":
         try:
-            method.kept(1)
+            method.num_kept(1)
         except ValueError as error:
             raise InputError(f"--forward second does not work with {experiment.method}: {error}") from error
     if experiment.init and method.networks > 1:
@@ -264,7 +264,7 @@ def _save_scores(epochs: Sequence[int], prepared: Prepared, folder: RunFolder, e
     if epoch not in epochs:
         return
     train = prepared.train
-    kind = smallest_integer(train.num_classes)
+    kind = label_dtype(train.num_classes)
     tensors = sample_scores(prepared.method, predict)
     tensors["label"] = train.labels.to(kind)
     if train.clean is not None:
@@ -285,7 +285,7 @@ def _start_row(experiment: Experiment, prepared: Prepared) -> Row:
         "versions": versions(),
     }
     if train.clean is not None:
-        counts = noise.realised(train.clean, train.labels, train.num_classes)
+        counts = noise.transition_counts(train.clean, train.labels, train.num_classes)
         row["noise"] = {"realised_rate": 1 - counts.diagonal().sum().item() / len(train)}
         if train.num_classes <= MATRIX_IN_RECORD:
             row["noise"]["realised"] = counts.tolist()  # [true][observed], in samples
@@ -297,7 +297,7 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
     tables = {**prefixed("last", result.tables), **prefixed("chosen", result.chosen.tables)}
     if prepared.train.clean is not None:
         classes = prepared.train.num_classes
-        tables["noise"] = noise.realised(prepared.train.clean, prepared.train.labels, classes)
+        tables["noise"] = noise.transition_counts(prepared.train.clean, prepared.train.labels, classes)
     folder.write("tables.safetensors", to_bytes(tables))
     folder.write("samples.safetensors", to_bytes(sample_statistics(prepared, result)))
     about = {

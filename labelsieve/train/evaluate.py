@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from labelsieve.core.criteria import CriteriaPL, observed_confidence, penalty_confidence
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict
-from labelsieve.runtime import at_a_time
+from labelsieve.runtime import prediction_batch_size
 from labelsieve.train.augment import centred, window_of
 from labelsieve.train.graph import Recorder, own_stream
 from labelsieve.train.settings import Samples, Training
@@ -21,7 +21,7 @@ def predictions(networks: nn.Module, data: Samples, training: Training) -> Itera
     networks.eval()
     everything = torch.arange(len(data), device=data.labels.device)
     first = 0
-    for count in data.staged(everything, at_a_time(data.shape)):
+    for count in data.staged(everything, prediction_batch_size(data.shape)):
         index = everything[first : first + count]
         first += count
         yield scores(networks, data, training, index).softmax(-1), data.labels[index], index
@@ -50,7 +50,7 @@ class ErrorRates:
         self.position.zero_()
         self.wrong.zero_()
         everything = torch.arange(len(self.data), device=self.position.device)
-        for count in self.data.staged(everything, at_a_time(self.data.shape)):
+        for count in self.data.staged(everything, prediction_batch_size(self.data.shape)):
             self.recorder.run((id(self), count), partial(self._count, count))
         return [100 * count / len(self.data) for count in self.wrong.tolist()]
 

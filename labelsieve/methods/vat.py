@@ -1,25 +1,31 @@
-"""What is asked of a network beside the labels."""
+"""VAT: virtual adversarial training."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from labelsieve.core.losses import CrossEntropy
+from labelsieve.core.method import Method
+from labelsieve.core.part import Regularizer
+from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean
 
-class Regularizer(nn.Module, ABC):
-    """A term that needs the model itself; it leaves batch-norm statistics alone."""
 
-    @abstractmethod
-    def forward(self, model: nn.Module, inputs: Tensor, logits: Tensor) -> Tensor:
-        """-> ()"""
+@register("vat")
+def vat(
+    p: Problem, criterion: MakeCriterion | None = None, *, radius: float = 8.0, weight: float = 1.0, iterations: int = 1
+) -> Method:
+    """Virtual adversarial training: keep predictions constant within a small distance of each sample."""
+    regularizer = VirtualAdversarial(radius=radius, weight=weight, iterations=iterations)
+    return Method(CrossEntropy(), select_clean(p, criterion), regularizer=regularizer)
 
 
 class VirtualAdversarial(Regularizer):
-    """VAT: KL(p(x) || p(x + r)) for the r of norm `radius` that changes the prediction most, by power iteration.
+    """KL(p(x) || p(x + r)), where r of norm `radius` changes the prediction most; found by power iteration.
 
-    The official xi of 1e-6 is below what float32 can add to standardised inputs; the direction is sought in float32.
+    `xi` is the step of the finite difference. The reference code uses 1e-6, which is too small for standardized inputs
+    in float32. The direction is computed in float32.
     """
 
     def __init__(self, *, radius: float, weight: float = 1.0, xi: float = 1e-2, iterations: int = 1) -> None:
@@ -33,12 +39,12 @@ class VirtualAdversarial(Regularizer):
         fixed = logits.detach().float().log_softmax(-1)
         with frozen_statistics(model):
             with torch.autocast(inputs.device.type, enabled=False):
-                direction = self.adversarial(model, inputs, fixed)
+                direction = self.adversarial_direction(model, inputs, fixed)
             moved = model(inputs + self.radius * direction)
         return self.weight * divergence(fixed, moved)
 
-    def adversarial(self, model: nn.Module, inputs: Tensor, fixed: Tensor) -> Tensor:
-        """The unit direction, per sample, in which the prediction changes most."""
+    def adversarial_direction(self, model: nn.Module, inputs: Tensor, fixed: Tensor) -> Tensor:
+        """Return the unit vector of each sample in whose direction the prediction changes most."""
         direction = torch.empty_like(inputs).normal_(generator=self.generator)
         for _ in range(self.iterations):
             step = (self.xi * unit(direction)).requires_grad_()
@@ -47,13 +53,13 @@ class VirtualAdversarial(Regularizer):
 
 
 def divergence(fixed: Tensor, logits: Tensor) -> Tensor:
-    """KL of fixed log-probabilities to those of the logits: summed over classes and networks, mean over samples."""
+    """Return KL(fixed || logits) of log-probabilities and logits: sum over classes and networks, mean over samples."""
     logs = logits.float().log_softmax(-1)
     return (fixed.exp() * (fixed - logs)).sum(-1).mean(-1).sum()
 
 
 def unit(direction: Tensor) -> Tensor:
-    """Scaled to norm one per sample, without under- or overflow."""
+    """Return the vectors scaled to norm one per sample, without under- or overflow."""
     flat = direction.flatten(1)
     flat = flat / (flat.abs().amax(1, keepdim=True) + 1e-12)
     return (flat / (1e-6 + flat.square().sum(1, keepdim=True)).sqrt()).view_as(direction)
@@ -61,7 +67,7 @@ def unit(direction: Tensor) -> Tensor:
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Batch-norm normalises by the batch, as in training, but does not remember it."""
+    """Normalize by the batch as in training, but keep the running statistics of batch normalization unchanged."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for norm in norms:
         norm.track_running_stats = False

@@ -1,35 +1,35 @@
 "use strict";
-// Narrows the suspects down, and by their labels what comes after them. Without it the page shows every sample and no filters.
+// Filters the suspects, and by label also the samples after them. Without JavaScript the page shows all samples and no filters.
 const form = document.getElementById("filters");
 if (form) {
   const cards = [...document.querySelectorAll("#gallery > li")];
-  const beyond = [...document.querySelectorAll("#beyond li")];
-  const steps = [...new Set(cards.map((card) => Number(card.dataset.quality)))].sort((a, b) => a - b);
+  const further = [...document.querySelectorAll("#beyond li")];
+  const qualities = [...new Set(cards.map((card) => Number(card.dataset.quality)))].sort((a, b) => a - b);
   const { given, suggested, quality, shown } = form.elements;
-  const count = document.getElementById("count");
-  quality.max = steps.length - 1;
-  quality.defaultValue = steps.length - 1;
+  const status = document.getElementById("count");
+  quality.max = qualities.length - 1;
+  quality.defaultValue = qualities.length - 1;
 
-  const readable = (score) =>
+  const formatQuality = (score) =>
     score <= 0 ? "0" : score < 0.0001 ? "0.0001" : score.toFixed(Math.max(2, 1 - Math.floor(Math.log10(score))));
 
-  const narrow = () => {
-    const most = steps[quality.value];
-    let left = 0;
-    const fits = ({ dataset: { given: was, suggested: better } }) =>
-      (!given.value || given.value === was) && (!suggested.value || suggested.value === better);
+  const applyFilters = () => {
+    const limit = qualities[quality.value];
+    let count = 0;
+    const hasLabels = ({ dataset }) =>
+      (!given.value || given.value === dataset.given) && (!suggested.value || suggested.value === dataset.suggested);
     for (const card of cards) {
-      card.hidden = !(fits(card) && Number(card.dataset.quality) <= most);
-      left += card.hidden ? 0 : 1;
+      card.hidden = !(hasLabels(card) && Number(card.dataset.quality) <= limit);
+      count += card.hidden ? 0 : 1;
     }
-    for (const card of beyond) card.hidden = !fits(card);
-    shown.value = readable(most);
+    for (const card of further) card.hidden = !hasLabels(card);
+    shown.value = formatQuality(limit);
     quality.setAttribute("aria-valuetext", shown.value);
-    count.textContent = `${left} of ${cards.length} suspects shown`;
+    status.textContent = `${count} of ${cards.length} suspects shown`;
   };
-  form.addEventListener("input", narrow);
+  form.addEventListener("input", applyFilters);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(narrow));
+  form.addEventListener("reset", () => setTimeout(applyFilters));
   form.hidden = false;
-  narrow();
+  applyFilters();
 }

@@ -1,4 +1,4 @@
-"""Drawings of the page: numbers in, SVG out. Colours are classes of the page's style sheet, in light and dark."""
+"""SVG drawings of the report. Colours are classes of the style sheet, for light and dark mode."""
 
 import math
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from labelsieve.runs.read import Array
 
 WIDTH, HEIGHT = 340, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 22, 38  # margins around the curves
-STYLES = 8  # colours and dashes that can be told apart
-MOST_DOTS = 600  # of a chart; beyond that, values do not show under the pointer
-MOST_CELLS = 2000  # of a map
+STYLES = 8  # distinct colours and dashes
+MAX_DOTS = 600  # per chart; with more points, values are not shown under the pointer
+MAX_CELLS = 2000  # per map
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: its name, its look and its points."""
+    """A curve: its label, the number of its style and its points (x, y)."""
 
     label: str
     style: int
@@ -26,11 +26,12 @@ class Line:
 
     @property
     def classes(self) -> str:
+        """Return the CSS class of its style."""
         return f"c{self.style % STYLES}"
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers that enclose low and high, about five."""
+    """Return about five round numbers that enclose low and high."""
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
         low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
     raw = (high - low) / 5
@@ -42,49 +43,57 @@ def ticks(low: float, high: float) -> list[float]:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a point of the data lies in the chart."""
+    """Axis ranges of a chart; the first epoch is 1."""
 
-    last: float  # epoch
+    last_epoch: float
     low: float
     high: float
 
-    def across(self, x: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * (x - 1) / (self.last - 1), 1)
+    def x(self, epoch: float) -> float:
+        """Return the horizontal position of an epoch."""
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * (epoch - 1) / (self.last_epoch - 1), 1)
 
-    def down(self, y: float) -> float:
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (self.high - y) / (self.high - self.low), 1)
+    def y(self, value: float) -> float:
+        """Return the vertical position of a value."""
+        return round(TOP + (HEIGHT - TOP - BOTTOM) * (self.high - value) / (self.high - self.low), 1)
 
 
 def line_chart(key: str, title: str, about: str, lines: Sequence[Line], unit: str, marks: Sequence[float]) -> Markup:
-    """Curves over epochs; `marks` are the ends of warm-up, `key` tells apart the drawings of one page."""
+    """Draw curves by epoch.
+
+    Args:
+        key: prefix of the ids, unique in the page.
+        about: description for screen readers.
+        marks: last epochs of warm-ups.
+    """
     points = [point for line in lines for point in line.points]
     levels = ticks(min(y for _, y in points), max(y for _, y in points))
     frame = Frame(max(2, *(x for x, _ in points)), levels[0], levels[-1])
     parts = [*axes(frame, levels, unit), *warmup_marks(frame, marks)]
     for line in lines:
-        places = " ".join(f"{frame.across(x)},{frame.down(y)}" for x, y in line.points)
-        parts.append(f'<polyline class="line {line.classes}" points="{places}"/>')
-        if len(points) <= MOST_DOTS or len(line.points) == 1:
+        points_text = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in line.points)
+        parts.append(f'<polyline class="line {line.classes}" points="{points_text}"/>')
+        if len(points) <= MAX_DOTS or len(line.points) == 1:
             parts += dots(frame, line, unit)
-    return picture(key, title, about, WIDTH, HEIGHT, "chart", parts)
+    return svg_element(key, title, about, WIDTH, HEIGHT, "chart", parts)
 
 
 def axes(frame: Frame, levels: Sequence[float], unit: str) -> list[str]:
-    """Grid lines with their values, and the epochs below."""
+    """Draw grid lines with their values, and the epochs below."""
     parts = []
     for level in levels:
-        y = frame.down(level)
+        y = frame.y(level)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text class="end" x="{LEFT - 6}" y="{y + 4:.1f}">{level:g}{escape(unit)}</text>')
-    epochs = {1} | {round(x) for x in ticks(1, frame.last) if 1 <= x <= frame.last and x == round(x)}
+    epochs = {1} | {round(x) for x in ticks(1, frame.last_epoch) if 1 <= x <= frame.last_epoch and x == round(x)}
     below = HEIGHT - BOTTOM + 16
-    parts += [f'<text class="middle" x="{frame.across(x)}" y="{below}">{x}</text>' for x in sorted(epochs)]
+    parts += [f'<text class="middle" x="{frame.x(x)}" y="{below}">{x}</text>' for x in sorted(epochs)]
     return [*parts, f'<text class="middle" x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 5}">epoch</text>']
 
 
 def warmup_marks(frame: Frame, marks: Sequence[float]) -> list[str]:
-    """A line after the last epoch of each warm-up; the first is named."""
-    places = [frame.across(mark + 0.5) for mark in marks]
+    """Draw a line after the last epoch of each warm-up, with a label at the first."""
+    places = [frame.x(mark + 0.5) for mark in marks]
     parts = [f'<line class="mark" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>' for x in places]
     if places:
         side, x = ("end", places[0] - 4) if places[0] > WIDTH / 2 else ("start", places[0] + 4)
@@ -93,16 +102,16 @@ def warmup_marks(frame: Frame, marks: Sequence[float]) -> list[str]:
 
 
 def dots(frame: Frame, line: Line, unit: str) -> list[str]:
-    """Points that say their value under the pointer."""
+    """Draw the points; each shows its value under the pointer."""
     return [
-        f'<circle class="dot {line.classes}" cx="{frame.across(x)}" cy="{frame.down(y)}" r="2.5">'
+        f'<circle class="dot {line.classes}" cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.5">'
         f"<title>{escape(f'{line.label}, epoch {x:g}: {y:.4g}{unit}')}</title></circle>"
         for x, y in line.points
     ]
 
 
-def picture(key: str, title: str, about: str, width: int, height: int, kind: str, parts: Sequence[str]) -> Markup:
-    """A drawing that says what it is also to those who cannot see it."""
+def svg_element(key: str, title: str, about: str, width: int, height: int, kind: str, parts: Sequence[str]) -> Markup:
+    """Return an SVG element with a title and a description for screen readers."""
     return Markup(
         f'<svg class="{kind}" role="img" viewBox="0 0 {width} {height}" aria-labelledby="{key}-t {key}-d">'
         f'<title id="{key}-t">{escape(title)}</title><desc id="{key}-d">{escape(about)}</desc>{"".join(parts)}</svg>'
@@ -110,7 +119,7 @@ def picture(key: str, title: str, about: str, width: int, height: int, kind: str
 
 
 def swatch(line: Line) -> Markup:
-    """A piece of a curve, for the legend."""
+    """Draw a piece of a curve for the legend."""
     return Markup(
         '<svg class="swatch" aria-hidden="true" viewBox="0 0 28 10">'
         f'<line class="line {line.classes}" x1="0" x2="28" y1="5" y2="5"/></svg>'
@@ -118,7 +127,7 @@ def swatch(line: Line) -> Markup:
 
 
 def bar(share: float, low: float, high: float, longest: float) -> Markup:
-    """A share as a bar with its interval, as wide as its place; the numbers stand beside it."""
+    """Draw a share as a bar with its interval, relative to the longest bar."""
     full, start, stop = (f"{100 * min(max(x / longest, 0), 1):.1f}%" for x in (share, low, high))
     return Markup(
         '<svg class="bar" aria-hidden="true" width="100%" height="16">'
@@ -130,18 +139,18 @@ def bar(share: float, low: float, high: float, longest: float) -> Markup:
 
 
 def matrix_map(key: str, title: str, about: str, matrix: Array) -> Markup:
-    """A square map of a large table: the darker, the more; only its largest entries beside the diagonal are drawn."""
+    """Draw the largest off-diagonal entries of a matrix as a map; darker means larger."""
     classes = len(matrix)
-    beside = matrix * (1 - np.eye(classes))
-    chosen = np.argsort(-beside, axis=None, kind="stable")[:MOST_CELLS]
-    largest = max(float(beside.max()), 1e-12)
+    off_diagonal = matrix * (1 - np.eye(classes))
+    order = np.argsort(-off_diagonal, axis=None, kind="stable")[:MAX_CELLS]
+    largest = max(float(off_diagonal.max()), 1e-12)
     parts = [
         f'<rect class="ground" x="0" y="0" width="{classes}" height="{classes}"/>',
         f'<line class="diagonal" x1="0" y1="0" x2="{classes}" y2="{classes}"/>',
     ]
-    for place in chosen:
-        row, column = divmod(int(place), classes)
-        depth = beside[row, column] / largest
-        if depth >= 0.02:
-            parts.append(f'<rect class="cell" x="{column}" y="{row}" width="1" height="1" fill-opacity="{depth:.2f}"/>')
-    return picture(key, title, about, classes, classes, "map", parts)
+    for position in order:
+        row, column = divmod(int(position), classes)
+        shade = off_diagonal[row, column] / largest
+        if shade >= 0.02:
+            parts.append(f'<rect class="cell" x="{column}" y="{row}" width="1" height="1" fill-opacity="{shade:.2f}"/>')
+    return svg_element(key, title, about, classes, classes, "map", parts)

@@ -1,4 +1,4 @@
-"""What was done, what was found and what to do next, in words for people who know the data, not the method."""
+"""Sentences of the report, for readers who know the data but not the method."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -9,166 +9,169 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from labelsieve.audit.findings import BOTH_WAYS, COMMON
-from labelsieve.report.audit import Estimate, Findings
-from labelsieve.review.export import train_again
-from labelsieve.runs.read import Array, Run, starved
-from labelsieve.runs.tables import shown
+from labelsieve.audit.estimate import Interval
+from labelsieve.audit.findings import COMMON_CONFUSION, MUTUAL_CONFUSION
+from labelsieve.report.audit import AuditResults
+from labelsieve.review.export import retrain_command
+from labelsieve.runs.read import Array, Run, neglected_classes
+from labelsieve.runs.tables import plus_minus
 from labelsieve.text import percent
 
-SPOKEN = {"image": "images", "text": "texts", "row": "rows"}
+CONTENT_NOUNS = {"image": "images", "text": "texts", "row": "rows"}
+NAMING_INPUTS = ("data", "text", "labels")  # inputs of an audit that can name its data, best first
+COMPARABLE = {"method", "criterion", "options", "seed", "threads", "device", "precision", "cache", "workers"}
+
+Step = tuple[str, list[str]]  # purpose, and the words of a shell command
 
 
-def spoken(estimate: Estimate) -> str:
-    """38% (35 to 40%)"""
-    low, high = (percent(x).removesuffix("%") for x in (estimate.low, estimate.high))
-    return f"{percent(estimate.estimate)} ({low} to {high}%)"
+# Headline and name of the data
 
 
-def quoted(name: str) -> Markup:
-    """A name that people chose, set apart from the sentence, whichever way its script runs."""
-    return Markup("“<bdi>{}</bdi>”").format(name)
+def headline(audit: AuditResults | None, runs: int = 1) -> str:
+    """Return the main sentence of the page."""
+    if audit is None:
+        subject = f"{runs} runs compared. None of them was audited" if runs > 1 else "This run was not audited"
+        return f"{subject}, so this report has no findings about single labels."
+    if audit.verdict:
+        return audit.verdict
+    if not audit.issues:
+        return f"The {audit.samples:,} labels look clean: nothing needs to be done."
+    return f"About {with_interval(audit.noise_rate)} of the {audit.samples:,} labels look wrong."
 
 
-def without_folders(value: Any) -> Any:
-    """Where something lies on somebody's machine is nobody else's business."""
-    if isinstance(value, str) and PurePath(value).is_absolute():
-        return f"…/{PurePath(value).name}"
-    return value
-
-
-def data_name(run: Run) -> str:
+def run_data_name(run: Run) -> str:
+    """Return the name of the data that a run was trained on, without folders."""
     return PurePath(str(run.spec["data"])).name or str(run.spec["data"])
 
 
-def things(findings: Findings | None) -> str:
-    """What the samples are called."""
-    first = findings.gallery[0] if findings and findings.gallery else None
-    kind = next((kind for kind in SPOKEN if first and getattr(first, kind)), None)
-    return SPOKEN[kind] if kind else "samples"
+def audit_data_name(name: str, made: Mapping[str, Any]) -> str:
+    """Return the name of the audited data: that of the data, the texts or the labels, or else of the audit."""
+    source = next((str(made[kind]) for kind in NAMING_INPUTS if made.get(kind)), name)
+    return PurePath(source).name or source
 
 
-def done(run: Run) -> list[str | Markup]:
-    """How the model was trained."""
+# What was done
+
+
+def training_facts(run: Run) -> list[str | Markup]:
+    """Return sentences on how the model was trained."""
     spec, start = run.spec, run.start
-    size = f"{start['samples']:,} samples of {start['classes']} classes" if start else "the data"
-    lines: list[str | Markup] = [
-        Markup("{} on {} from {} (method {}, {} epochs){}.").format(
-            "A model was trained" if run.end else "A training was begun",
+    size = f"{start['samples']:,} samples of {start['classes']} classes" if start else "data"
+    facts: list[str | Markup] = [
+        Markup("{} on {} from {} (method {}, {} epochs{}).").format(
+            "A model was trained" if run.end else "A training was started",
             size,
-            quoted(data_name(run)),
+            quoted(run_data_name(run)),
             run.method,
             spec["epochs"],
-            told(spec, "chosen" in start),
+            noise_rate_setting(spec, "chosen" in start),
         )
     ]
     if run.final:
-        lines.append(
-            f"Then another was trained on all {run.final.start['samples']:,}, with labels that the audit corrected: "
-            "that one is delivered."
-        )
+        samples = f"all {run.final.start['samples']:,} samples"
+        facts.append(f"The delivered model was then trained on {samples}, with the labels corrected by the audit.")
     if "noise" in start and spec.get("noise"):
         rate = percent(start["noise"]["realised_rate"])
-        lines.append(f"This is an experiment: {rate} of the labels were made wrong on purpose, so the truth is known.")
+        facts.append(f"This is an experiment: {rate} of the labels were made wrong on purpose, so the truth is known.")
     if not run.end:
-        lines.append(
+        facts.append(
             f"The run is unfinished: {len(run.epochs)} of {spec['epochs']} epochs are done. "
-            "The same labelsieve train command goes on with it."
+            "Run the same labelsieve train command again to resume it."
         )
-    return lines
+    return facts
 
 
-def beware(run: Run) -> list[str]:
-    """What makes the findings of a run doubtful."""
-    hungry = starved(run) if run.end else []
-    if not hungry:
-        return []
-    return [
-        f"Beware: little was learnt from {', '.join(hungry)}; the model may have taken another class for it, so that "
-        "what is said of its labels may be the wrong way round."
-    ]
+def audit_facts(audit: AuditResults) -> list[str | Markup]:
+    """Return sentences on the inputs of an audit without a run."""
+    made = audit.made
+    size = f"{audit.samples:,} labels of {len(audit.classes)} classes"
+    if not made.get("labels") or not made.get("pred_probs"):
+        return [f"{size} were audited. This folder does not contain the run that they belong to."]
+    files = (quoted(PurePath(str(made[name])).name) for name in ("labels", "pred_probs"))
+    sentence = Markup("The {} in {} were compared with the predicted probabilities in {}. No model was trained.")
+    not_shown = "The samples themselves are not shown; pass --text or --data to labelsieve audit to show them."
+    return [sentence.format(size, *files), *([] if made.get("data") or made.get("text") else [not_shown])]
 
 
-def told(spec: dict[str, Any], found: bool) -> str:
-    """What the method was told about the noise, by a person or by a probe that found it."""
+def noise_rate_setting(spec: Mapping[str, Any], estimated: bool) -> str:
+    """Return the noise rate that a method was given; empty if it was given none."""
     rate = spec.get("noise_rate", 0.0)
     if not (isinstance(rate, float) and rate):
         return ""
-    share = f"{100 * rate:g}% of the labels are wrong"
-    return f", on a first and rougher estimate that {share}" if found else f", told that {share}"
+    return f", {'estimated ' if estimated else ''}noise rate {100 * rate:g}%"
 
 
-def lead(findings: Findings) -> str:
-    """The one sentence that matters."""
-    if findings.verdict:
-        return findings.verdict
-    if not findings.issues:
-        return f"The {findings.samples:,} labels look clean: nothing needs to be done."
-    return f"About {spoken(findings.wrong)} of the {findings.samples:,} labels look wrong."
+# What was found
 
 
-def found(findings: Findings, table: str = "audit/labels.csv", most: int = 3) -> list[str | Markup]:
-    """What the audit says, beside its verdict; `table` is the file of all samples."""
-    known = by_people(findings)
-    if not findings.issues:
-        return [f"None of the {findings.samples:,} labels is marked as probably wrong.", *known]
-    shown = len(findings.suspects)
-    which = "all of them" if shown >= findings.issues else f"the {shown:,} most suspicious"
-    where = f", {which} below" if shown else ""
-    marked = f"{findings.issues:,} suspects, labels that are more likely wrong than right{where}."
-    return [f"{marked} The file {table} lists every sample.", *known, *confusions(findings, most)]
-
-
-def by_people(findings: Findings) -> list[str]:
-    """What people have decided, before the run and about its suspects."""
-    gone, changed = findings.reviewed
-    before = f"{findings.decided:,} labels were decided on by a person before this run and count as right."
-    since = f"{gone:,} of the {findings.issues:,} suspects were gone through in the review, {changed:,} labels changed."
-    return [*([before] if findings.decided else []), *([since] if gone else [])]
-
-
-def confusions(findings: Findings, most: int) -> list[str | Markup]:
-    """Which classes are most often mistaken for which, where that is common."""
-    if findings.noise_matrix is None:
+def training_warnings(run: Run) -> list[str]:
+    """Return a warning about classes that were hardly used for training, if there are any."""
+    neglected = neglected_classes(run) if run.end else []
+    if not neglected:
         return []
-    counts = np.array([row.samples for row in findings.per_class])
-    expected = findings.noise_matrix * counts[:, None]
-    said: dict[tuple[int, int], Markup] = {}
-    for given, true, number in largest(expected, most):
-        if number < COMMON * counts[given]:
+    return [
+        f"Warning: training used only a small share of {', '.join(neglected)}. The model may have confused "
+        "such a class with another one, so the findings about its labels may be the wrong way round."
+    ]
+
+
+def label_facts(audit: AuditResults, table: str) -> list[str | Markup]:
+    """Return sentences on suspects, decisions and confusions; `table` is the file that lists all samples."""
+    if not audit.issues:
+        return [f"None of the {audit.samples:,} labels is marked as probably wrong.", *decision_facts(audit)]
+    shown = len(audit.suspects)
+    which = "all of them" if shown >= audit.issues else f"the {shown:,} most suspicious"
+    where = f"; {which} are shown below" if shown else ""
+    suspects = f"{audit.issues:,} suspects (labels that are more likely wrong than right){where}."
+    return [
+        f"{suspects} The file {table} lists every sample.",
+        *decision_facts(audit),
+        *confusions(audit),
+    ]
+
+
+def decision_facts(audit: AuditResults) -> list[str]:
+    """Return sentences on what people decided before the run and in its review."""
+    reviewed, changed = audit.progress
+    before = f"{audit.decided:,} labels were decided by a person before this run and are taken as right."
+    since = f"{reviewed:,} of the {audit.issues:,} suspects were reviewed, {changed:,} labels changed."
+    return [*([before] if audit.decided else []), *([since] if reviewed else [])]
+
+
+def confusions(audit: AuditResults, limit: int = 3) -> list[str | Markup]:
+    """Return sentences on the most common confusions of two classes."""
+    if audit.noise_matrix is None:
+        return []
+    counts = np.array([row.samples for row in audit.per_class])
+    expected = audit.noise_matrix * counts[:, None]
+    sentences: dict[tuple[int, int], Markup] = {}
+    for given, true, number in largest_off_diagonal(expected, limit):
+        if number < COMMON_CONFUSION * counts[given]:
             break
-        if (true, given) not in said:
-            said[given, true] = mixed_up(findings, given, true)
-    return list(said.values())
+        if (true, given) not in sentences:
+            sentences[given, true] = confusion_sentence(audit, given, true)
+    return list(sentences.values())
 
 
-def mixed_up(findings: Findings, given: int, true: int) -> Markup:
-    """How many with one label seem to be another class; the other way round too, if that is nearly as common."""
-    matrix = findings.noise_matrix
+def confusion_sentence(audit: AuditResults, given: int, true: int) -> Markup:
+    """Return a sentence on two classes; on both directions if the other one is nearly as common."""
+    matrix = audit.noise_matrix
     assert matrix is not None
-    label, other = quoted(findings.classes[given]), quoted(findings.classes[true])
-    samples, others = findings.per_class[given].samples, findings.per_class[true].samples
+    label, other = quoted(audit.classes[given]), quoted(audit.classes[true])
+    samples, others = audit.per_class[given].samples, audit.per_class[true].samples
     share, back = matrix[given, true], matrix[true, given]
-    if back < BOTH_WAYS * share:
-        return Markup("About {:,} of the {:,} labelled {} seem to be {}.").format(
+    if back < MUTUAL_CONFUSION * share:
+        return Markup("About {:,} of the {:,} samples labelled {} seem to be {}.").format(
             round(share * samples), samples, label, other
         )
     return Markup(
-        "{0} and {1} are mixed up: {2:,} of {3:,} labelled {0}, {4:,} of {5:,} labelled {1}; which way is uncertain."
+        "{0} and {1} are confused with each other: about {2:,} of the {3:,} samples labelled {0} and {4:,} of the "
+        "{5:,} labelled {1}. The direction of the errors is uncertain."
     ).format(label, other, round(share * samples), samples, round(back * others), others)
 
 
-def largest(matrix: Array, most: int) -> list[tuple[int, int, float]]:
-    """The largest entries beside the diagonal: row, column, value."""
-    beside = matrix * (1 - np.eye(len(matrix)))
-    places = np.argsort(-beside, axis=None, kind="stable")[:most]
-    rows, columns = np.unravel_index(places, beside.shape)
-    found = [(int(r), int(c), float(beside[r, c])) for r, c in zip(rows, columns, strict=True)]
-    return [entry for entry in found if entry[2] > 0]
-
-
 def model_error(run: Run, samples: str) -> str:
-    """How good the delivered model is, and what that is worth."""
+    """Return a sentence on the test error of the delivered model; empty if there is no model yet."""
     if not run.end:
         return ""
     run = run.delivered
@@ -177,62 +180,123 @@ def model_error(run: Run, samples: str) -> str:
     error = chosen[0].get("test_error") if chosen else None
     if error is None:
         return (
-            "There was no test set, so how often the delivered model is wrong is not known; labelsieve train with "
-            "--test 0.2 keeps a fifth of the data for that."
+            "There was no test set, so the error of the delivered model is unknown. labelsieve train --test 0.2 holds "
+            "out a fifth of the data to measure it."
         )
-    line = f"The delivered model is wrong on {error:.1f}% of the test {samples}"
+    sentence = f"The delivered model is wrong on {error:.1f}% of the test {samples}"
     if run.spec.get("test"):
-        return f"{line}, going by their labels, which come from the same data and may be wrong too."
-    return f"{line}."
+        return f"{sentence}, measured against their given labels, which may be wrong too."
+    return f"{sentence}."
 
 
-def next_steps(name: str, run: Run, findings: Findings | None) -> list[tuple[str, list[str]]]:
-    """What to do now: a reason and the words of a command, ready for a shell."""
-    steps = []
-    if run.end and findings is None:
-        steps.append(("Find out which labels look wrong:", ["audit", name]))
-    if findings is not None and findings.issues:
-        if findings.reviewed.gone < findings.issues:
-            steps.append(("Go through the suspects and decide which label is right:", ["review", name]))
-        reviewed = f"{name}/review/reviewed.csv"
-        steps.append(("Write down what you decided:", ["review", name, "--export", reviewed]))
-        again = train_again(name, run.command, run.spec, reviewed)
-        steps.append(("Then train again with these labels:", [shareable(word, run, name) for word in again[1:]]))
+def ranking(groups: Mapping[str, Sequence[Run]]) -> str:
+    """Return the methods with their last test errors, lowest first; empty for fewer than two."""
+    errors = {
+        method: [run.delivered.end["last"] for run in runs if "last" in run.delivered.end]
+        for method, runs in groups.items()
+    }
+    order = sorted((fmean(values), method) for method, values in errors.items() if values)
+    if len(order) < 2:
+        return ""
+    return f"Last test error, lowest first: {'; '.join(f'{m} {plus_minus(errors[m])}%' for _, m in order)}."
+
+
+# What to do next
+
+
+def next_steps(name: str, run: Run, audit: AuditResults | None) -> list[Step]:
+    """Return the next steps after a run."""
+    steps: list[Step] = []
+    if run.end and audit is None:
+        steps.append(("Find the labels that look wrong:", ["labelsieve", "audit", name]))
+    if audit is not None and audit.issues:
+        labels = f"{name}/review/reviewed.csv"
+        retrain = retrain_command(name, run.command, run.spec, labels)
+        steps += review_steps(name, audit, labels)
+        steps.append(("Train again on the reviewed labels:", [hide_folders_of(word, run, name) for word in retrain]))
     if run.end:
-        steps.append(("Use the model as it is:", ["predict", name, "NEW_DATA", "--out", "predictions.csv"]))
-    return [(reason, ["labelsieve", *map(shlex.quote, command)]) for reason, command in steps]
+        predict = ["labelsieve", "predict", name, "NEW_DATA", "--out", "predictions.csv"]
+        steps.append(("Use the model:", predict))
+    return quoted_for_shell(steps)
 
 
-def shareable(word: str, run: Run, name: str) -> str:
-    """A word of a command on a page that others may see: where on this machine things lie is left out."""
+def next_steps_of_audit(name: str, audit: AuditResults) -> list[Step]:
+    """Return the next steps after an audit without a run."""
+    if not audit.issues:
+        return []
+    labels = f"{name}/review/reviewed.csv"
+    steps = review_steps(name, audit, labels)
+    if data := str(audit.made.get("data") or ""):
+        where = "DATA" if PurePath(data).is_absolute() else data
+        steps.append(("Train a model on the reviewed labels:", ["labelsieve", "train", where, "--labels", labels]))
+    return quoted_for_shell(steps)
+
+
+def review_steps(name: str, audit: AuditResults, labels: str) -> list[Step]:
+    """Return the steps that review the suspects, if some are left, and export the labels."""
+    review: Step = ("Review the suspects and choose the right labels:", ["labelsieve", "review", name])
+    export: Step = ("Export the reviewed labels:", ["labelsieve", "review", name, "--export", labels])
+    return [*([review] if audit.progress.reviewed < audit.issues else []), export]
+
+
+def quoted_for_shell(steps: Sequence[Step]) -> list[Step]:
+    """Quote the words of the commands for a shell."""
+    return [(purpose, [shlex.quote(word) for word in command]) for purpose, command in steps]
+
+
+# Names and numbers
+
+
+def with_interval(share: Interval) -> str:
+    """Format a share with its interval: 38% (35 to 40%)."""
+    low, high = (percent(x).removesuffix("%") for x in (share.low, share.high))
+    return f"{percent(share.estimate)} ({low} to {high}%)"
+
+
+def quoted(name: str) -> Markup:
+    """Quote a name that people chose and isolate its writing direction."""
+    return Markup("“<bdi>{}</bdi>”").format(name)
+
+
+def hide_folders(value: Any) -> Any:
+    """Shorten an absolute path to its last part; return any other value unchanged."""
+    if isinstance(value, str) and PurePath(value).is_absolute():
+        return f"…/{PurePath(value).name}"
+    return value
+
+
+def hide_folders_of(word: str, run: Run, name: str) -> str:
+    """Shorten an absolute path in a command, except those inside the run's folder."""
     if not PurePath(word).is_absolute() or word.startswith(name):
         return word
     return "DATA" if word == run.spec["data"] else PurePath(word).name
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
-    """What the runs differ in besides method and seed, which makes their averages hard to read."""
-    expected = {"method", "criterion", "options", "seed", "threads", "device", "precision", "cache", "workers"}
-    common = set.intersection(*(set(run.spec) for run in runs)) - expected
-    return [name for name in sorted(common) if len({str(run.spec[name]) for run in runs}) > 1]
+def sample_noun(audit: AuditResults | None) -> str:
+    """Return the plural noun for the samples: images, texts, rows or samples."""
+    first = audit.gallery[0] if audit and audit.gallery else None
+    kind = next((kind for kind in CONTENT_NOUNS if first and getattr(first.sample, kind)), None)
+    return CONTENT_NOUNS[kind] if kind else "samples"
 
 
-def ranking(groups: Mapping[str, Sequence[Run]]) -> str:
-    """Which method came out best on the test set."""
-    every = {
-        method: [run.delivered.end["last"] for run in runs if "last" in run.delivered.end]
-        for method, runs in groups.items()
-    }
-    order = sorted((fmean(errors), method) for method, errors in every.items() if errors)
-    if len(order) < 2:
-        return ""
-    best, *others = (f"{method} {shown(every[method])}%" for _, method in order)
-    return f"Last test error, lowest first: {best}; {'; '.join(others)}."
-
-
-def labels_of(named: Sequence[tuple[str, Run]]) -> list[str]:
-    """A short name for each run: its method where that says enough, else with its seed, else its folder."""
+def run_labels(named: Sequence[tuple[str, Run]]) -> list[str]:
+    """Return a short unique label per run: its method, with its seed or folder if needed."""
     methods = [run.method for _, run in named]
     seeds = [f"{run.method}, seed {run.spec['seed']}" for _, run in named]
     folders = [f"{run.method}, {PurePath(name).name}" for name, run in named]
-    return next((names for names in (methods, seeds) if len(set(names)) == len(named)), folders)
+    return next((labels for labels in (methods, seeds) if len(set(labels)) == len(named)), folders)
+
+
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the settings besides method and seed that differ between runs and so distort their means."""
+    common = set.intersection(*(set(run.spec) for run in runs)) - COMPARABLE
+    return [name for name in sorted(common) if len({str(run.spec[name]) for run in runs}) > 1]
+
+
+def largest_off_diagonal(matrix: Array, limit: int) -> list[tuple[int, int, float]]:
+    """Return the largest positive entries off the diagonal: row, column, value."""
+    off_diagonal = matrix * (1 - np.eye(len(matrix)))
+    order = np.argsort(-off_diagonal, axis=None, kind="stable")[:limit]
+    rows, columns = np.unravel_index(order, off_diagonal.shape)
+    entries = [(int(r), int(c), float(off_diagonal[r, c])) for r, c in zip(rows, columns, strict=True)]
+    return [entry for entry in entries if entry[2] > 0]

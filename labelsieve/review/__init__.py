@@ -1,1 +1,14 @@
-"""A local page on which a person goes through the suspect labels."""
+"""Review of suspect labels on a local web page.
+
+Modules:
+    suspects: read the gallery, class names and given labels that an audit wrote.
+    decisions: the append-only file of decisions, and which of them are in effect.
+    state: suspects and decisions of one review, as the page sees them.
+    export: write the reviewed labels, and the command that trains on them.
+    server: the HTTP server on 127.0.0.1.
+    session: serve the page until Ctrl-C.
+
+Nothing here imports torch.
+"""
+
+__all__ = ["decisions", "export", "server", "session", "state", "suspects"]

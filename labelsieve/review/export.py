@@ -1,4 +1,4 @@
-"""The command that trains once more, as the run itself was begun, with the labels of a review."""
+"""Export of reviewed labels as a label file, and the command that trains on it."""
 
 import csv
 import io
@@ -11,101 +11,104 @@ from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, write_atomically
-from labelsieve.review.decisions import Decision, DecisionLog, changed_labels, state, unsure_of
-from labelsieve.review.suspects import read_given
+from labelsieve.review.decisions import (
+    Decision,
+    DecisionLog,
+    changed_labels,
+    decisions_path,
+    effective_decisions,
+    unsure_samples,
+)
+from labelsieve.review.suspects import read_given_labels
 from labelsieve.runs.read import read_samples
-from labelsieve.text import guarded, printable
+from labelsieve.text import escape_cell, printable
 
-REPLACED = ("--labels", "--out", "--noise", "--rate", "--noise-map")  # the labels of a review hold added noise already
-WITHOUT_VALUE = ("--exact-noise",)
+REPLACED_OPTIONS = ("--labels", "--out", "--noise", "--rate", "--noise-map")  # reviewed labels contain the added noise
+DROPPED_FLAGS = ("--exact-noise",)
 
 
-def train_again(name: str, command: str, spec: Mapping[str, Any], labels: str) -> list[str]:
-    """The words of the command, for the run of this name.
+def export_labels(run: Path, out: Path) -> str:
+    """Write all labels with the decisions applied, and return a line that describes the file.
 
-    `command`: what was typed to begin it, where that is known; else `spec` says what it was trained on.
+    Samples that are undecided or unsure keep the given label. The column `decided` is true for labels that a person
+    decided, in this review or before the run; later audits accept these labels.
     """
-    typed = shlex.split(command) or [
-        "labelsieve",
-        "train",
-        str(spec["data"]),
-        *(["--skip-bad"] if spec.get("skip_bad") else []),
-    ]
-    return [*kept(typed), "--labels", labels, "--out", free_name(name)]
+    if out.suffix != ".csv":
+        raise InputError(f"--export must be a .csv file, got {out.name}")
+    refuse_others(out, "index,label,decided", "index,name,label,decided")
+    given = read_given_labels(run)
+    log = DecisionLog(decisions_path(run))
+    log.repair()
+    decisions = effective_decisions(log.decisions())
+    if not decisions:
+        raise InputError(f"{log.path} has no decisions; review some samples with labelsieve review {run} first")
+    check_same_data(decisions, {index: name for index, (name, _) in given.items()}, log.path)
+    changed = changed_labels(decisions, {index: label for index, (_, label) in given.items()})
+    labels = {index: (name, changed.get(index, label)) for index, (name, label) in given.items()}
+    unsure, earlier = unsure_samples(decisions), decided_before_run(run) - decisions.keys()
+    decided = (decisions.keys() - unsure) | earlier
+    write_atomically(out, label_file(labels, decided))
+    before = f" ({len(earlier):,} before this run)" if earlier else ""
+    not_sure = f", {len(unsure):,} unsure" if unsure else ""
+    counts = f"{len(given):,} labels, {len(changed):,} changed; {len(decided):,} decided{before}{not_sure}"
+    return f"{printable(str(out))}: {counts}"
 
 
-def kept(typed: Sequence[str]) -> Iterator[str]:
-    """The words without the options that are said anew."""
-    words = iter(typed)
-    for word in words:
-        if word in REPLACED:
-            next(words, None)
-        elif word not in WITHOUT_VALUE:
+def retrain_command(name: str, command: str, spec: Mapping[str, Any], labels: str) -> list[str]:
+    """Return the words of the command that repeats a run's training with other labels.
+
+    Args:
+        name: folder of the run; the new run gets a folder next to it.
+        command: command that started the run; if empty, one is made from the data in `spec`.
+        spec: specification of the run; DATA stands for unknown data.
+        labels: path of the label file.
+    """
+    default = ["labelsieve", "train", str(spec.get("data", "DATA")), *(["--skip-bad"] if spec.get("skip_bad") else [])]
+    words = shlex.split(command) or default
+    return [*without_replaced(words), "--labels", labels, "--out", new_folder(name)]
+
+
+def without_replaced(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command without the options that the new command sets or drops."""
+    remaining = iter(words)
+    for word in remaining:
+        if word in REPLACED_OPTIONS:
+            next(remaining, None)
+        elif word not in DROPPED_FLAGS:
             yield word
 
 
-def free_name(name: str) -> str:
-    """A folder for the next run, beside that of this one: one-reviewed, then one-reviewed-2 and so on."""
+def new_folder(name: str) -> str:
+    """Return an unused folder name next to a run: run-reviewed, run-reviewed-2, ..."""
     first = re.sub(r"-reviewed(-\d+)?$", "", name.rstrip("/")) + "-reviewed"
     names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     return next(each for each in names if each != name.rstrip("/") and not Path(each).exists())
 
 
-def decisions_path(run: Path) -> Path:
-    return run / "review" / "decisions.jsonl"
-
-
-def export(run: Path, out: Path) -> str:
-    """Write the labels and say what was written. Undecided and unsure samples keep the given label.
-
-    The column `decided` says what a person decided, now or before the run, so that no later audit doubts it.
-    """
-    if out.suffix != ".csv":
-        raise InputError(f"--export writes a .csv file, not {out.name}; name it so")
-    refuse_others(out, "index,label,decided", "index,name,label,decided")
-    given = read_given(run)
-    log = DecisionLog(decisions_path(run))
-    log.mend()
-    decided = state(log.decisions())
-    if not decided:
-        raise InputError(f"there are no decisions in {log.path} yet; make some with labelsieve review {run}")
-    refuse_other_data(decided, {index: name for index, (name, _) in given.items()}, log.path)
-    changed = changed_labels(decided, {index: label for index, (_, label) in given.items()})
-    labels = {i: (name, changed.get(i, label)) for i, (name, label) in given.items()}
-    unsure, before = unsure_of(decided), decided_before(run) - decided.keys()
-    sure = (decided.keys() - unsure) | before
-    write_atomically(out, label_file(labels, sure))
-    earlier = f" ({len(before):,} of them before this run)" if before else ""
-    left = f", {len(unsure):,} unsure" if unsure else ""
-    counts = (
-        f"{len(given):,} labels, {len(changed):,} of them changed; {len(sure):,} samples are decided{earlier}{left}"
-    )
-    return f"{printable(str(out))}: {counts}"
-
-
-def decided_before(run: Path) -> set[int]:
-    """The samples whose label a person had decided on before the run."""
+def decided_before_run(run: Path) -> set[int]:
+    """Return the indices of the samples whose label a person had decided before the run."""
     samples = read_samples(run) or {}
     return set(samples["decided"].nonzero()[0].tolist()) if "decided" in samples else set()
 
 
 def label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int]) -> bytes:
-    """index, name, label, decided; without names where they are only the index, or do not tell the samples apart."""
+    """Return a .csv file with the columns index, name, label, decided; without names that only repeat the index."""
     names = [name for name, _ in labels.values()]
     named = len(set(names)) == len(names) and any(name != str(index) for index, name in zip(labels, names, strict=True))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(["index", *(["name"] if named else []), "label", "decided"])
     for index, (name, label) in labels.items():
-        writer.writerow([index, *([guarded(name)] if named else []), guarded(label), str(index in decided).lower()])
+        cells = [escape_cell(name), escape_cell(label)] if named else [escape_cell(label)]
+        writer.writerow([index, *cells, str(index in decided).lower()])
     return text.getvalue().encode(errors="surrogateescape")
 
 
-def refuse_other_data(decided: Mapping[int, Decision], names: Mapping[int, str], path: Path) -> None:
-    """Decisions about samples that are not these would change the wrong labels."""
-    for index, decision in decided.items():
+def check_same_data(decisions: Mapping[int, Decision], names: Mapping[int, str], path: Path) -> None:
+    """Raise InputError if decisions are about samples with other names: they would change the wrong labels."""
+    for index, decision in decisions.items():
         if names.get(index) != decision.id:
             raise InputError(
-                f"{path} was made for other data: sample {index} was {decision.id!r} and is now "
-                f"{names.get(index, 'not there')!r}; move that file away to begin anew"
+                f"{path} belongs to other data: sample {index} was {decision.id!r} and is now "
+                f"{names.get(index, 'missing')!r}; move the file away to start a new review"
             )

@@ -1,28 +1,30 @@
-"""The page's server: on this machine only, for one person with the printed address."""
+"""HTTP server of the review page: listens on 127.0.0.1 and answers only requests that carry the printed token."""
 
+import hmac
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from labelsieve.errors import InputError, LabelsieveError, ResourceError
-from labelsieve.review.desk import Desk, Refused, refuse_foreign_writes, refuse_strangers
+from labelsieve.review.state import RequestError, ReviewState
 from labelsieve.review.suspects import IMAGE_TYPES
 
-PAGE = Path(__file__).parent / "page"
-FILES = {
+PAGE_FOLDER = Path(__file__).parent / "page"
+PAGE_FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/talk.js": ("talk.js", "text/javascript; charset=utf-8"),
+    "/api.js": ("api.js", "text/javascript; charset=utf-8"),
     "/picker.js": ("picker.js", "text/javascript; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -31,121 +33,124 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LONGEST_BODY = 64 * 1024  # bytes
-LONGEST_REFUSED = 2**20  # bytes of a refused body that are still read
+MAX_BODY = 64 * 1024  # bytes
+MAX_DISCARDED = 2**20  # bytes of a refused body that are read and discarded
 
 
 class Reply(NamedTuple):
+    """Content, content type and status of an HTTP answer."""
+
     content: bytes
-    kind: str
+    content_type: str
     status: int = 200
 
 
-class Server(ThreadingHTTPServer):
-    """Listens on 127.0.0.1, on a free port unless one is named."""
+class ReviewServer(ThreadingHTTPServer):
+    """Server of one review, on a free port by default."""
 
     daemon_threads = True
 
-    def __init__(self, desk: Desk, token: str, port: int | None = None) -> None:
+    def __init__(self, state: ReviewState, token: str, port: int | None = None) -> None:
         if port is not None and not 1024 <= port <= 65535:
-            raise InputError(f"--port takes 1024 to 65535, got {port}; without it a free one is found")
+            raise InputError(f"--port must be between 1024 and 65535, got {port}; omit it to use a free port")
         try:
-            super().__init__(("127.0.0.1", port or 0), Handler)
+            super().__init__(("127.0.0.1", port or 0), RequestHandler)
         except OSError as error:
-            raise InputError(f"cannot use port {port}: {error.strerror}; without --port a free one is found") from error
-        self.desk, self.token = desk, token
+            raise InputError(f"cannot use port {port}: {error.strerror}; omit --port to use a free port") from error
+        self.state, self.token = state, token
 
     @property
     def url(self) -> str:
+        """Return the address of the page, with its token."""
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that closes a connection is no event."""
+        """Print the traceback of an unexpected error; closed connections are normal."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+class RequestHandler(BaseHTTPRequestHandler):
+    """Handler of one connection."""
 
-    server: Server
+    server: ReviewServer
     protocol_version = "HTTP/1.1"
-    timeout = 60  # seconds, for a client that says nothing
+    timeout = 60  # seconds without data from the client
 
     def do_GET(self) -> None:
-        self._answer(self._got)
+        self._answer(self._get)
 
     def do_POST(self) -> None:
-        self._answer(self._posted)
+        self._answer(self._post)
 
     def _answer(self, route: Callable[[str, dict[str, list[str]]], Reply]) -> None:
         try:
             target = urlsplit(self.path)
             query = parse_qs(target.query)
-            refuse_strangers(self.headers, query, self.server.server_port, self.server.token)
+            check_host_and_token(self.headers, query, self.server.server_port, self.server.token)
             reply = route(target.path, query)
-        except Refused as refused:
-            reply = as_json({"error": str(refused), **refused.facts}, refused.status)
+        except RequestError as error:
+            reply = json_reply({"error": str(error), **error.fields}, error.status)
         except LabelsieveError as error:
-            reply = as_json({"error": str(error)}, 507 if isinstance(error, ResourceError) else 500)
+            reply = json_reply({"error": str(error)}, 507 if isinstance(error, ResourceError) else 500)
         except ValueError:
-            reply = as_json({"error": "this address cannot be read"}, 400)
+            reply = json_reply({"error": "invalid address"}, 400)
         self.close_connection = self.close_connection or reply.status >= 400
         self._send(reply)
         if reply.status >= 400:
-            self._drain()
+            self._discard_body()
 
-    def _got(self, path: str, query: dict[str, list[str]]) -> Reply:
-        if path in FILES:
-            name, kind = FILES[path]
-            content = (PAGE / name).read_bytes()
-            return Reply(content.replace(b"{{token}}", self.server.token.encode()), kind)
-        if path == "/suspects":
-            return as_json(self.server.desk.opening())
+    def _get(self, path: str, query: dict[str, list[str]]) -> Reply:
+        if path in PAGE_FILES:
+            name, content_type = PAGE_FILES[path]
+            content = (PAGE_FOLDER / name).read_bytes()
+            return Reply(content.replace(b"{{token}}", self.server.token.encode()), content_type)
+        if path == "/samples":
+            return json_reply(self.server.state.initial())
         if path == "/changes":
-            return as_json(self.server.desk.changes(whole_number(query.get("since", ["0"])[0])))
-        if thumb := re.fullmatch(r"/thumbs/([0-9]{1,12})", path):
-            return image(self.server.desk.picture(int(thumb[1])))
-        raise Refused(404, "there is nothing at this address")
+            return json_reply(self.server.state.changes(parse_number(query.get("since", ["0"])[0])))
+        if thumbnail := re.fullmatch(r"/thumbs/([0-9]{1,12})", path):
+            return image_reply(self.server.state.image_path(int(thumbnail[1])))
+        raise RequestError(404, "nothing at this address")
 
-    def _posted(self, path: str, query: dict[str, list[str]]) -> Reply:
-        refuse_foreign_writes(self.headers)
-        asked = self._body()
+    def _post(self, path: str, query: dict[str, list[str]]) -> Reply:
+        check_same_origin(self.headers)
+        request = self._read_body()
         if path == "/decide":
-            return as_json(self.server.desk.decide(asked))
+            return json_reply(self.server.state.decide(request))
         if path == "/export":
-            return as_json(self.server.desk.export())
-        raise Refused(404, "there is nothing at this address")
+            return json_reply(self.server.state.export())
+        raise RequestError(404, "nothing at this address")
 
-    def _body(self) -> dict[str, Any]:
-        """The JSON object that was sent."""
-        length = self._length()
+    def _read_body(self) -> dict[str, Any]:
+        """Return the JSON object in the body."""
+        length = self._content_length()
         if length is None:
-            raise Refused(411, "a decision says how long it is")
-        if length > LONGEST_BODY:
-            raise Refused(413, f"a decision takes at most {LONGEST_BODY:,} bytes")
+            raise RequestError(411, "the header Content-Length is missing or invalid")
+        if length > MAX_BODY:
+            raise RequestError(413, f"the body is larger than {MAX_BODY:,} bytes")
         content = self.rfile.read(length)
-        del self.headers["Content-Length"]  # it is read
+        del self.headers["Content-Length"]  # nothing is left to discard
         try:
-            asked = json.loads(content)
+            request = json.loads(content)
         except (ValueError, RecursionError):
-            raise Refused(400, "this is no JSON") from None
-        if not isinstance(asked, dict):
-            raise Refused(400, "this is no JSON object")
-        return asked
+            raise RequestError(400, "the body is not JSON") from None
+        if not isinstance(request, dict):
+            raise RequestError(400, "the body is not a JSON object")
+        return request
 
-    def _length(self) -> int | None:
-        told = self.headers.get_all("Content-Length") or []
-        return int(told[0]) if len(told) == 1 and re.fullmatch("[0-9]{1,15}", told[0]) else None
+    def _content_length(self) -> int | None:
+        values = self.headers.get_all("Content-Length") or []
+        return int(values[0]) if len(values) == 1 and re.fullmatch("[0-9]{1,15}", values[0]) else None
 
-    def _drain(self) -> None:
-        """Read what was refused and throw it away, so that its sender gets to the answer."""
+    def _discard_body(self) -> None:
+        """Read and discard the body of a refused request, so that the client receives the answer."""
         self.connection.settimeout(1)
-        self.rfile.read(min(self._length() or 0, LONGEST_REFUSED))
+        self.rfile.read(min(self._content_length() or 0, MAX_DISCARDED))
 
     def _send(self, reply: Reply) -> None:
         self.send_response(reply.status)
-        self.send_header("Content-Type", reply.kind)
+        self.send_header("Content-Type", reply.content_type)
         self.send_header("Content-Length", str(len(reply.content)))
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -153,29 +158,51 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply.content)
 
     def end_headers(self) -> None:
-        for name, value in HEADERS.items():
+        """Add the security headers to every answer."""
+        for name, value in SECURITY_HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def version_string(self) -> str:
+        """Return the Server header."""
         return "labelsieve"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Addresses hold the token: nothing is logged."""
+        """Log nothing: addresses contain the token."""
 
 
-def as_json(value: dict[str, Any], status: int = 200) -> Reply:
+def check_host_and_token(headers: Message, query: Mapping[str, Sequence[str]], port: int, token: str) -> None:
+    """Refuse other host names (DNS rebinding) and missing or wrong tokens."""
+    if headers.get_all("Host") not in ([f"127.0.0.1:{port}"], [f"localhost:{port}"]):
+        raise RequestError(403, "wrong host name; open the address that labelsieve review printed")
+    tokens = query.get("token", [])
+    if len(tokens) != 1 or not hmac.compare_digest(tokens[0].encode(errors="replace"), token.encode()):
+        raise RequestError(403, "missing or wrong token; open the address that labelsieve review printed")
+
+
+def check_same_origin(headers: Message) -> None:
+    """Refuse requests that do not come from the page itself, and content other than JSON."""
+    if headers.get_all("Origin") != [f"http://{headers['Host']}"]:
+        raise RequestError(403, "requests from other pages are refused")
+    if headers.get_content_type() != "application/json":
+        raise RequestError(415, "the content type must be application/json")
+
+
+def json_reply(value: dict[str, Any], status: int = 200) -> Reply:
+    """Return a value as JSON."""
     return Reply(json.dumps(value).encode(), "application/json", status)
 
 
-def image(path: Path) -> Reply:
+def image_reply(path: Path) -> Reply:
+    """Return the content of an image file."""
     try:
         return Reply(path.read_bytes(), IMAGE_TYPES[path.suffix])
     except OSError:
-        raise Refused(404, "the image is gone") from None
+        raise RequestError(404, "the image file is missing") from None
 
 
-def whole_number(text: str) -> int:
+def parse_number(text: str) -> int:
+    """Parse a non-negative integer from an address."""
     if not re.fullmatch("[0-9]{1,12}", text):
-        raise Refused(400, "a whole number is needed")
+        raise RequestError(400, "since must be a non-negative integer")
     return int(text)

@@ -1,7 +1,6 @@
-"""A review from its start to Ctrl-C."""
+"""A review session: serve the page until Ctrl-C, then print what was saved and the next commands."""
 
 import contextlib
-import json
 import os
 import secrets
 import shlex
@@ -10,54 +9,61 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from labelsieve.files import audited_alone
-from labelsieve.review.desk import Desk
-from labelsieve.review.export import train_again
-from labelsieve.review.server import Server
+from labelsieve.errors import InputError
+from labelsieve.review.export import retrain_command
+from labelsieve.review.server import ReviewServer
+from labelsieve.review.state import ReviewState
+from labelsieve.runs.read import is_separate_audit, read_json
 from labelsieve.text import printable
 
 
-def review(run: Path, port: int | None = None, browser: bool = True) -> None:
-    """Serve the page until Ctrl-C, and say how many decisions there are and what to do with them."""
-    desk = Desk(run)
-    with Server(desk, secrets.token_urlsafe(24), port) as server, contextlib.suppress(KeyboardInterrupt):
-        print(f"{desk.tally().left:,} suspects to look at: {server.url}")
-        print("each decision is saved at once; Ctrl-C ends the page", flush=True)
-        if browser and has_screen():
+def serve_review(run: Path, port: int | None = None, browser: bool = True) -> None:
+    """Serve the review page of a run until Ctrl-C.
+
+    Args:
+        run: folder of a run, or of an audit without a run.
+        port: port on 127.0.0.1; a free one by default.
+        browser: open the page in the default browser.
+    """
+    state = ReviewState(run)
+    with ReviewServer(state, secrets.token_urlsafe(24), port) as server, contextlib.suppress(KeyboardInterrupt):
+        print(f"{state.counts().left:,} suspects to review: {server.url}")
+        print("Each decision is saved immediately. Press Ctrl-C to stop.", flush=True)
+        if browser and has_display():
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         server.serve_forever()
-    print()  # ends the line that shows ^C
-    print("\n".join(map(printable, farewell(desk))))
+    print()  # end the line with ^C
+    print("\n".join(map(printable, closing_lines(state))))
 
 
-def farewell(desk: Desk) -> list[str]:
-    """What was saved where, and what to do next."""
-    decided, unsure, changed, left = desk.tally()
-    run = shlex.quote(str(desk.run))
+def closing_lines(state: ReviewState) -> list[str]:
+    """Return the lines printed at the end: what was saved, and commands to continue and to use the decisions."""
+    decided, unsure, changed, left = state.counts()
+    run = shlex.quote(str(state.run))
     if not decided and not unsure:
-        return ["no decisions were made", f"begin again: labelsieve review {run}"]
-    reviewed = shlex.quote(str(desk.log.path.with_name("reviewed.csv")))
-    doubtful = f"{unsure:,} unsure; " if unsure else ""
+        return ["no decisions were made", f"start again: labelsieve review {run}"]
+    reviewed = state.log.path.with_name("reviewed.csv")
+    not_sure = f"{unsure:,} unsure, " if unsure else ""
     return [
-        f"saved in {desk.log.path}: {decided:,} decided, {changed:,} of them changed; {doubtful}{left:,} suspects left",
-        *([f"go on:    labelsieve review {run}"] if left else []),
-        f"use them: labelsieve review {run} --export {reviewed}",
-        *([f"          {go_on}"] if (go_on := again(desk.run, desk.log.path.with_name("reviewed.csv"))) else []),
+        f"saved in {state.log.path}: {decided:,} decided ({changed:,} changed), {not_sure}{left:,} suspects left",
+        *([f"continue:      labelsieve review {run}"] if left else []),
+        f"export labels: labelsieve review {run} --export {shlex.quote(str(reviewed))}",
+        *([f"train on them: {command}"] if (command := retrain_line(state.run, reviewed)) else []),
     ]
 
 
-def again(run: Path, reviewed: Path) -> str:
-    """The command that trains as the run was trained, with the reviewed labels; empty where no data is known."""
-    if audited_alone(run):
-        data = json.loads((run / "summary.json").read_bytes()).get("made", {}).get("data")
-        return shlex.join(train_again(str(run), "", {"data": data}, str(reviewed))) if data else ""
+def retrain_line(run: Path, labels: Path) -> str:
+    """Return the command that repeats a run's training with a label file; empty for an audit of unknown data."""
+    if is_separate_audit(run):
+        data = read_json(run / "summary.json").get("made", {}).get("data")
+        return shlex.join(retrain_command(str(run), "", {"data": data}, str(labels))) if data else ""
     try:
-        spec = json.loads((run / "spec.json").read_bytes())
-        return shlex.join(train_again(str(run), spec.get("command", ""), spec["experiment"], str(reviewed)))
-    except (OSError, ValueError, KeyError, TypeError):
-        return shlex.join(train_again(str(run), "", {"data": "DATA"}, str(reviewed)))
+        head = read_json(run / "spec.json")
+    except InputError:
+        head = {}
+    return shlex.join(retrain_command(str(run), head.get("command", ""), head.get("experiment", {}), str(labels)))
 
 
-def has_screen() -> bool:
-    """Without one, a browser would be a text browser in this very terminal."""
+def has_display() -> bool:
+    """Return whether a graphical browser can open; a text browser would take over this terminal."""
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""Suspects: what an audit left to be looked at."""
+"""Files of an audit that a review needs: the gallery of suspects, the class names and the given labels."""
 
 import csv
 import io
@@ -6,119 +6,114 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.files import audit_folder, stranger
-from labelsieve.text import rounded, unguarded
+from labelsieve.runs.read import audit_folder, not_a_run
+from labelsieve.text import rounded, unescape_cell
 
 IMAGE_TYPES = {".webp": "image/webp", ".png": "image/png", ".jpg": "image/jpeg"}
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A sample whose label looks wrong, or is the next to look at, and what to show of it."""
+    """A sample of the gallery; `is_issue` is false for those that follow the suspects."""
 
     index: int
     id: str
     given: str
     suggested: str
-    quality: float | None
+    quality: float  # 0 to 1
     is_issue: bool
     why: str
     image: Path | None
     text: str | None
     row: dict[str, Any] | None
 
-    def shown(self) -> dict[str, Any]:
-        """For the page; of an image only that there is one, of numbers what people read."""
+    def for_page(self) -> dict[str, Any]:
+        """Return the fields as JSON values: whether there is an image instead of its path, and rounded numbers."""
         row = self.row and {name: rounded(value) for name, value in self.row.items()}
         return {**vars(self), "image": self.image is not None, "row": row}
 
 
-def read_gallery(run: Path) -> list[Suspect]:
-    """The suspects, worst first."""
+def read_gallery(run: Path, limit: int | None = None) -> list[Suspect]:
+    """Return the samples of the gallery, most suspicious first, at most `limit` of them."""
     path = audit_folder(run) / "gallery.jsonl"
-    lines = _content(path, run).split(b"\n")
-    suspects = [_suspect(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
-    if not suspects:
-        raise InputError(f"{path} shows no samples; there is nothing to review")
-    seen: dict[int, int] = {}
-    for place, suspect in enumerate(suspects):
-        if suspect.index in seen:
-            raise InputError(f"{path} shows sample {suspect.index} twice; run labelsieve audit {run} again")
-        seen[suspect.index] = place
+    lines = (line for line in _read(path, run).split(b"\n") if line.strip())
+    suspects = [_parse_suspect(line, path, number) for number, line in enumerate(islice(lines, limit), 1)]
+    if len({suspect.index for suspect in suspects}) < len(suspects):
+        raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
     return suspects
 
 
-def read_classes(run: Path) -> Sequence[str]:
-    """The names of all classes."""
+def read_class_names(run: Path) -> Sequence[str]:
+    """Return the names of all classes."""
     path = audit_folder(run) / "summary.json"
     try:
-        classes = json.loads(_content(path, run))["classes"]
-        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-            raise ValueError("its classes are not a list of names")
+        return [str(name) for name in json.loads(_read(path, run))["classes"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
-    return classes
 
 
-def read_given(run: Path) -> dict[int, tuple[str, str]]:
-    """Name and given label of every training sample, by its index."""
+def read_given_labels(run: Path) -> dict[int, tuple[str, str]]:
+    """Return id and given label of every training sample, by index."""
     path = audit_folder(run) / "labels.csv"
-    text = _content(path, run).decode("utf-8-sig", errors="surrogateescape")
+    text = _read(path, run).decode("utf-8-sig", errors="surrogateescape")
     try:
         table = csv.DictReader(io.StringIO(text, newline=""))
-        rows = [(int(row["index"]), unguarded(row["id"]), unguarded(row["given_label"])) for row in table]
+        rows = [(int(row["index"]), unescape_cell(row["id"]), unescape_cell(row["given_label"])) for row in table]
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
     given = {index: (name, label) for index, name, label in sorted(rows)}
     if len(given) < len(rows):
-        raise InputError(f"{path} has a sample twice; run labelsieve audit {run} again")
+        raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
     return given
 
 
-def _content(path: Path, run: Path) -> bytes:
+def _read(path: Path, run: Path) -> bytes:
     if not (path.parent.is_dir() or (run / "spec.json").exists()):
-        raise stranger(run)
+        raise not_a_run(run)
     if not path.is_file():
-        raise InputError(f"{run} has no {path.relative_to(run)}: run labelsieve audit {run} first")
+        raise InputError(f"{path} does not exist; run labelsieve audit {run} first")
     try:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _suspect(line: bytes, path: Path, number: int) -> Suspect:
+def _parse_suspect(line: bytes, path: Path, number: int) -> Suspect:
     try:
-        fields = json.loads(line, parse_constant=str)  # NaN is shown as such
-        return _from_fields(fields, path.parent)
+        return _suspect(json.loads(line, parse_constant=str), path.parent)  # NaN in a row is displayed as "NaN"
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}:{number} is no sample ({error}); run labelsieve audit again") from error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{path}:{number} is not a sample ({reason}); run labelsieve audit again") from error
 
 
-def _from_fields(fields: Mapping[str, Any], folder: Path) -> Suspect:
-    texts = {name: fields[name] for name in ("id", "given_label", "suggested_label")}
-    if type(fields["index"]) is not int or fields["index"] < 0 or not all(isinstance(t, str) for t in texts.values()):
-        raise ValueError("index must be a whole number, id and labels must be texts")
-    quality, text, row = fields.get("label_quality"), fields.get("text"), fields.get("row")
+def _suspect(fields: Mapping[str, Any], folder: Path) -> Suspect:
+    name, given, suggested = strings = [fields[key] for key in ("id", "given_label", "suggested_label")]
+    if type(fields["index"]) is not int or fields["index"] < 0 or not all(isinstance(s, str) for s in strings):
+        raise ValueError("index must be an integer, id and labels must be strings")
+    quality, text, row = float(fields["label_quality"]), fields.get("text"), fields.get("row")
+    if not math.isfinite(quality):
+        raise ValueError(f"label_quality is {quality}")
     return Suspect(
         fields["index"],
-        texts["id"],
-        texts["given_label"],
-        texts["suggested_label"],
-        float(quality) if isinstance(quality, int | float) and math.isfinite(quality) else None,
+        name,
+        given,
+        suggested,
+        quality,
         fields.get("is_label_issue") is True,
         str(fields.get("why") or ""),
-        picture(folder, fields["image"]) if isinstance(fields.get("image"), str) else None,
+        _image_path(folder, fields["image"]) if isinstance(fields.get("image"), str) else None,
         None if text is None else str(text),
-        {str(name): value for name, value in row.items()} if isinstance(row, dict) else None,
+        {str(column): value for column, value in row.items()} if isinstance(row, dict) else None,
     )
 
 
-def picture(folder: Path, name: str) -> Path | None:
-    """The image of that name, if it is one and lies in the folder."""
+def _image_path(folder: Path, name: str) -> Path | None:
+    """Return the path of an image, or None if it is not an image inside the folder."""
     path = folder / name
     inside = path.resolve().is_relative_to(folder.resolve())
     return path if inside and path.suffix in IMAGE_TYPES else None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.methods import METHODS, options_of
 from labelsieve.runs.read import FINAL, STAGE_FOLDERS, delivered_folder, finished_runs, read_json, read_spec
 from labelsieve.runs.spec import NOT_IN_NAME, with_defaults
 
@@ -30,6 +29,8 @@ def identity(spec: Mapping[str, Any]) -> Identity:
 
 def _changed_options(method: str, options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return the options that differ from the defaults of the method."""
+    from labelsieve.methods import METHODS, options_of  # imports torch, which reports do without
+
     defaults = options_of(method) if method in METHODS else {}
     return tuple(sorted((name, v) for name, v in options.items() if name not in defaults or defaults[name] != v))
 

@@ -1,79 +1,79 @@
-// One suspect at a time: shown, decided, saved, and only then the next.
+// Shows one sample at a time, saves the decision, then shows the next sample.
 "use strict";
 
-const AHEAD = 8; // samples in the strip, whose images are there before they are needed
-const POLL = 2000; // milliseconds between two looks at what other tabs decided
-const PAUSE = 200; // milliseconds after a sample appears in which keys still mean the one before it
+const AHEAD = 8; // samples in the strip; their images are preloaded
+const POLL = 2000; // milliseconds between requests for decisions of other tabs
+const PAUSE = 200; // milliseconds after a sample appears during which keys are ignored
 
-const at = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 const tab = (sessionStorage.tab ??= crypto.randomUUID());
 const images = new Map();
-let suspects = []; // the most suspicious first; those that are no issue come after the real suspects
+let samples = []; // most suspicious first; the suspects come before the other samples
 let classes = [];
-let place = new Map(); // index of a sample -> where it is in `suspects`
-let decided = new Map(); // index of a sample -> what stands
-let version = 0; // lines of the log that this page knows
-let now = 0; // which of the suspects is shown; -1 if none
-let beyond = sessionStorage.beyond === "yes"; // whether this tab goes on after the real suspects
+let positions = new Map(); // sample index -> position in `samples`
+let decisions = new Map(); // sample index -> decision in effect
+let version = 0; // number of lines of the log that are included in `decisions`
+let current = 0; // position of the displayed sample; -1 if none
+let pastSuspects = sessionStorage.beyond === "yes"; // whether this tab includes samples that are not suspects
 let saving = false;
-let since = 0; // when it appeared
+let shownAt = 0; // time at which the sample appeared
 let polling = 0;
 
 const count = (number) => number.toLocaleString("en");
-const isUnsure = (suspect) => decided.get(suspect.index)?.decision === "unsure";
-const isOpen = (suspect) => !decided.has(suspect.index);
-const inClass = (suspect) => at("filter").value === "" || suspect.given === classes[at("filter").value];
-const isMarked = (suspect) => suspect.is_issue;
-const isNext = (suspect) => !suspect.is_issue;
-const isWanted = (suspect) => beyond || isMarked(suspect);
-const isListed = (suspect) => isWanted(suspect) && inClass(suspect) && (!at("open").checked || isOpen(suspect));
+const isUnsure = (sample) => decisions.get(sample.index)?.decision === "unsure";
+const isUndecided = (sample) => !decisions.has(sample.index);
+const inClass = (sample) => byId("filter").value === "" || sample.given === classes[byId("filter").value];
+const isSuspect = (sample) => sample.is_issue;
+const isPastSuspects = (sample) => !sample.is_issue;
+const isIncluded = (sample) => pastSuspects || isSuspect(sample);
+const isListed = (sample) => isIncluded(sample) && inClass(sample) && (!byId("open").checked || isUndecided(sample));
 
-function said(decision, suspect) {
-  if (decision.decision === "keep") return `kept as ${suspect.given}`;
-  if (decision.decision === "unsure") return `unsure, stays ${suspect.given}`;
+function describe(decision, sample) {
+  if (decision.decision === "keep") return `kept as ${sample.given}`;
+  if (decision.decision === "unsure") return `unsure, label stays ${sample.given}`;
   return `changed to ${decision.label}`;
 }
 
-// The nearest sample in one direction that fits, or -1.
-function seek(from, step, fits) {
-  for (let where = from; where >= 0 && where < suspects.length; where += step) if (fits(suspects[where])) return where;
+// Returns the position of the nearest matching sample in one direction, or -1.
+function findPosition(from, step, matches) {
+  for (let position = from; position >= 0 && position < samples.length; position += step) if (matches(samples[position])) return position;
   return -1;
 }
 
-function nextOpen(from) {
-  const fits = (suspect) => isWanted(suspect) && inClass(suspect) && isOpen(suspect);
-  const ahead = seek(from, 1, fits);
-  return ahead >= 0 ? ahead : seek(0, 1, fits);
+function nextUndecided(from) {
+  const matches = (sample) => isIncluded(sample) && inClass(sample) && isUndecided(sample);
+  const ahead = findPosition(from, 1, matches);
+  return ahead >= 0 ? ahead : findPosition(0, 1, matches);
 }
 
 function announce(text) {
-  at("live").textContent = text;
+  byId("live").textContent = text;
 }
 
-function sentence(words) {
+function sentence(text) {
   return `${words[0].toUpperCase()}${words.slice(1)}${words.endsWith(".") ? "" : "."}`;
 }
 
-function complain(text) {
-  at("problem").textContent = text;
-  at("problem").hidden = !text;
-  if (text) at("notice").hidden = true;
+function showError(text) {
+  byId("problem").textContent = text;
+  byId("problem").hidden = !text;
+  if (text) byId("notice").hidden = true;
 }
 
-function tell(text) {
-  at("notice").textContent = text;
-  at("notice").hidden = !text;
+function showNotice(text) {
+  byId("notice").textContent = text;
+  byId("notice").hidden = !text;
 }
 
-function image(suspect) {
-  if (!images.has(suspect.index)) {
+function image(sample) {
+  if (!images.has(sample.index)) {
     const picture = new Image();
-    picture.alt = "the sample";
+    picture.alt = "sample";
     picture.draggable = false;
-    picture.src = address(`thumbs/${suspect.index}`);
-    images.set(suspect.index, picture);
+    picture.src = address(`thumbs/${sample.index}`);
+    images.set(sample.index, picture);
   }
-  return images.get(suspect.index);
+  return images.get(sample.index);
 }
 
 function table(row) {
@@ -93,206 +93,203 @@ function table(row) {
   return whole;
 }
 
-function content(suspect) {
-  if (suspect.image) return image(suspect);
-  if (suspect.row) return table(suspect.row);
+function content(sample) {
+  if (sample.image) return image(sample);
+  if (sample.row) return table(sample.row);
   const text = document.createElement("p");
-  text.textContent = suspect.text ?? "nothing to show of this sample";
+  text.textContent = sample.text ?? "No content available for this sample.";
   return text;
 }
 
 function drawSample() {
-  const suspect = suspects[now];
-  at("sample").hidden = !suspect;
-  at("none").hidden = Boolean(suspect);
-  if (!suspect) return drawEnd();
-  at("view").className = suspect.image ? "picture" : suspect.row ? "row" : "text";
-  at("view").replaceChildren(content(suspect));
-  const alike = isMarked(suspect) ? isMarked : isNext;
-  const number = suspects.slice(0, now + 1).filter(alike).length;
-  at("place").firstElementChild.textContent = `${count(number)} of ${count(suspects.filter(alike).length)}${isMarked(suspect) ? " suspects" : " after the suspects · not marked, probably right"}`;
-  at("given").textContent = suspect.given;
-  at("suggested").textContent = suspect.suggested === suspect.given ? "none" : suspect.suggested;
-  at("quality").hidden = suspect.quality === null;
-  at("meter").value = suspect.quality ?? 0;
-  at("number").textContent = suspect.quality === null ? "" : suspect.quality.toFixed(2);
-  at("why").textContent = suspect.why;
-  at("name").firstElementChild.textContent = suspect.id;
-  at("keep").querySelector("bdi").textContent = suspect.given;
-  at("accept").querySelector("bdi").textContent = suspect.suggested;
-  at("accept").disabled = suspect.suggested === suspect.given;
-  drawDecision(suspect);
+  const sample = samples[current];
+  byId("sample").hidden = !sample;
+  byId("none").hidden = Boolean(sample);
+  if (!sample) return drawEnd();
+  byId("view").className = sample.image ? "picture" : sample.row ? "row" : "text";
+  byId("view").replaceChildren(content(sample));
+  const group = isSuspect(sample) ? isSuspect : isPastSuspects;
+  const number = samples.slice(0, current + 1).filter(group).length;
+  byId("place").firstElementChild.textContent = `${count(number)} of ${count(samples.filter(group).length)}${isSuspect(sample) ? " suspects" : " further samples · label probably right"}`;
+  byId("given").textContent = sample.given;
+  byId("suggested").textContent = sample.suggested === sample.given ? "none" : sample.suggested;
+  byId("meter").value = sample.quality;
+  byId("number").textContent = `${sample.quality.toFixed(2)} of 1`;
+  byId("why").textContent = sample.why;
+  byId("name").firstElementChild.textContent = sample.id;
+  byId("keep").querySelector("bdi").textContent = sample.given;
+  byId("accept").querySelector("bdi").textContent = sample.suggested;
+  byId("accept").disabled = sample.suggested === sample.given;
+  drawDecision(sample);
 }
 
-// Nothing is left to show: what is done, and what can be done next.
+// Shown when no sample is left: what is done, and what can be done next.
 function drawEnd() {
-  const marked = suspects.filter(isMarked).length;
-  const next = suspects.filter((suspect) => isNext(suspect) && isOpen(suspect)).length;
-  const left = suspects.some((suspect) => isWanted(suspect) && isOpen(suspect));
-  const unsure = suspects.filter((suspect) => isWanted(suspect) && isUnsure(suspect)).length;
-  const gone = unsure ? `gone through, ${count(unsure)} of them unsure` : "decided";
-  const here = at("filter").value === "" ? "" : " of this class";
-  const written = "Export labels writes them to a file for labelsieve train --labels.";
-  at("none").firstElementChild.textContent = left
-    ? `No sample${here} is left to decide. Choose another class, or turn off “only undecided”.`
-    : !marked && !beyond
+  const suspects = samples.filter(isSuspect).length;
+  const further = samples.filter((sample) => isPastSuspects(sample) && isUndecided(sample)).length;
+  const left = samples.some((sample) => isIncluded(sample) && isUndecided(sample));
+  const unsure = samples.filter((sample) => isIncluded(sample) && isUnsure(sample)).length;
+  const done = unsure ? `reviewed (${count(unsure)} unsure)` : "decided";
+  const inThisClass = byId("filter").value === "" ? "" : " of this class";
+  const hint = "“Export the reviewed labels” writes a label file for labelsieve train --labels.";
+  byId("none").firstElementChild.textContent = left
+    ? `No undecided sample${inThisClass} is left. Choose another class, or clear “only undecided”.`
+    : !suspects && !pastSuspects
       ? "There are no suspects: no label is marked as probably wrong."
-      : beyond
-        ? `All samples are ${gone}. ${written}`
-        : `Done: all ${count(marked)} suspects are ${gone}. ${written}`;
-  at("beyond").hidden = left || beyond || !next;
-  at("beyond").textContent = `${marked ? "Go on with the next" : "Look at the"} ${count(next)} most suspicious, which are probably right`;
-  if (!at("beyond").hidden) at("beyond").focus();
+      : `All ${pastSuspects ? "samples" : `${count(suspects)} suspects`} are ${done}. ${hint}`;
+  byId("beyond").hidden = left || pastSuspects || !further;
+  byId("beyond").textContent = `${suspects ? "Continue with the next" : "Review the"} ${count(further)} most suspicious samples (labels probably right)`;
+  if (!byId("beyond").hidden) byId("beyond").focus();
 }
 
-function goBeyond() {
-  beyond = true;
+function goPastSuspects() {
+  pastSuspects = true;
   sessionStorage.beyond = "yes";
   fillFilter();
 }
 
-function drawDecision(suspect) {
-  const decision = decided.get(suspect.index);
-  at("decided").textContent = decision
-    ? ` · ${said(decision, suspect)}${decision.tab === tab ? "" : ", earlier or in another tab"}`
+function drawDecision(sample) {
+  const decision = decisions.get(sample.index);
+  byId("decided").textContent = decision
+    ? ` · ${describe(decision, sample)}${decision.tab === tab ? "" : " (earlier or in another tab)"}`
     : "";
   for (const kind of ["keep", "accept", "other", "unsure"]) {
-    at(kind).setAttribute("aria-pressed", decision?.decision === kind);
+    byId(kind).setAttribute("aria-pressed", decision?.decision === kind);
   }
-  at("undo").disabled = !decision && lastOfMine() === undefined;
+  byId("undo").disabled = !decision && lastFromThisTab() === undefined;
 }
 
 function drawStrip() {
   const coming = [];
-  for (let where = now; coming.length < AHEAD; ) {
-    where = seek(where + 1, 1, isListed);
-    if (where < 0) break;
-    coming.push(where);
+  for (let position = current; coming.length < AHEAD; ) {
+    position = findPosition(position + 1, 1, isListed);
+    if (position < 0) break;
+    coming.push(position);
   }
-  at("strip").replaceChildren(...coming.map(stripButton));
-  const near = new Set([...coming, now, now - 1].map((where) => suspects[where]?.index));
+  byId("strip").replaceChildren(...coming.map(stripButton));
+  const near = new Set([...coming, current, current - 1].map((position) => samples[position]?.index));
   for (const index of images.keys()) if (!near.has(index)) images.delete(index);
 }
 
-function words(text) {
+function textPreview(text) {
   const first = document.createElement("span");
   first.className = "words";
   first.textContent = text.slice(0, 80);
   return first;
 }
 
-function stripButton(where) {
-  const suspect = suspects[where];
+function stripButton(position) {
+  const sample = samples[position];
   const button = document.createElement("button");
   button.type = "button";
-  button.setAttribute("aria-label", `sample ${where + 1}: labelled ${suspect.given}`);
-  if (suspect.image) button.append(image(suspect).cloneNode());
-  else if (suspect.text !== null) button.append(words(suspect.text));
+  button.setAttribute("aria-label", `sample ${position + 1}: labelled ${sample.given}`);
+  if (sample.image) button.append(image(sample).cloneNode());
+  else if (sample.text !== null) button.append(textPreview(sample.text));
   const label = document.createElement("bdi");
-  label.textContent = suspect.given;
+  label.textContent = sample.given;
   button.append(label);
-  button.classList.toggle("done", decided.has(suspect.index));
-  button.onclick = () => show(where);
+  button.classList.toggle("done", decisions.has(sample.index));
+  button.onclick = () => show(position);
   return button;
 }
 
 function drawProgress() {
-  const part = (those) => [those.filter((suspect) => !isOpen(suspect)).length, those.filter(isUnsure).length, those.length];
-  const doubtful = (unsure) => (unsure ? `, ${count(unsure)} unsure` : "");
-  const [done, unsure, marked] = part(suspects.filter(isMarked));
-  const [more, unsureMore, next] = part(suspects.filter(isNext));
-  const changed = suspects.filter((s) => (decided.get(s.index)?.label ?? s.given) !== s.given).length;
-  const left = suspects.filter((s) => isWanted(s) && inClass(s) && isOpen(s)).length;
-  const here = at("filter").value === "" ? "" : ` · ${count(left)} left in this class`;
-  const after = beyond || more ? ` · ${count(more - unsureMore)} of the next ${count(next)}${doubtful(unsureMore)}` : "";
-  at("progress").textContent = `${count(done - unsure)} of ${count(marked)} suspects decided${doubtful(unsure)}${after} · ${count(changed)} changed${here}`;
-  at("bar").value = (beyond ? more / next : done / marked) || 0;
+  const counts = (group) => [group.filter((sample) => !isUndecided(sample)).length, group.filter(isUnsure).length, group.length];
+  const unsureText = (number) => (number ? `, ${count(number)} unsure` : "");
+  const [done, unsure, suspects] = counts(samples.filter(isSuspect));
+  const [more, unsureMore, further] = counts(samples.filter(isPastSuspects));
+  const changed = samples.filter((s) => (decisions.get(s.index)?.label ?? s.given) !== s.given).length;
+  const left = samples.filter((s) => isIncluded(s) && inClass(s) && isUndecided(s)).length;
+  const inThisClass = byId("filter").value === "" ? "" : ` · ${count(left)} left in this class`;
+  const after = pastSuspects || more ? ` · ${count(more - unsureMore)} of the next ${count(further)}${unsureText(unsureMore)}` : "";
+  byId("progress").textContent = `${count(done - unsure)} of ${count(suspects)} suspects decided${unsureText(unsure)}${after} · ${count(changed)} changed${inThisClass}`;
+  byId("bar").value = (pastSuspects ? more / further : done / suspects) || 0;
 }
 
-function show(where, before = "") {
-  now = where;
-  if (!beyond && suspects[now] && isNext(suspects[now])) goBeyond();
-  since = performance.now();
+function show(position, before = "") {
+  current = position;
+  if (!pastSuspects && samples[current] && isPastSuspects(samples[current])) goPastSuspects();
+  shownAt = performance.now();
   drawSample();
   drawStrip();
   drawProgress();
-  const suspect = suspects[now];
-  announce(suspect ? `${before} Sample ${now + 1}: labelled ${suspect.given}, suggested ${suspect.suggested}.` : `${before} ${at("none").firstElementChild.textContent}`);
+  const sample = samples[current];
+  announce(sample ? `${before} Sample ${current + 1}: labelled ${sample.given}, suggested ${sample.suggested}.` : `${before} ${byId("none").firstElementChild.textContent}`);
 }
 
 function move(step) {
-  const where = seek(now < 0 ? (step > 0 ? 0 : suspects.length - 1) : now + step, step, isListed);
-  if (where >= 0) show(where);
+  const position = findPosition(current < 0 ? (step > 0 ? 0 : samples.length - 1) : current + step, step, isListed);
+  if (position >= 0) show(position);
   else announce(step > 0 ? "This is the last sample." : "This is the first sample.");
 }
 
-// Takes in what the server knows more; the sample that is shown stays.
-function learn(answer) {
+// Applies the changes in an answer of the server; the displayed sample stays.
+function applyChanges(answer) {
   if (answer.version < version) return location.reload(); // the file was replaced
   for (const [index, decision] of Object.entries(answer.changed)) {
-    if (decision) decided.set(Number(index), decision);
-    else decided.delete(Number(index));
+    if (decision) decisions.set(Number(index), decision);
+    else decisions.delete(Number(index));
   }
   version = answer.version;
 }
 
-async function send(suspect, decision, label) {
+async function send(sample, decision, label) {
   if (saving) return false;
   saving = true;
-  const over = decided.get(suspect.index)?.line ?? null;
-  const answer = await ask("decide", { index: suspect.index, decision, label, over, since: version, tab });
+  const over = decisions.get(sample.index)?.line ?? null;
+  const answer = await request("decide", { index: sample.index, decision, label, over, since: version, tab });
   saving = false;
-  if (answer.version !== undefined) learn(answer);
+  if (answer.version !== undefined) applyChanges(answer);
   if (answer.status === 200) {
-    complain("");
-    tell("");
+    showError("");
+    showNotice("");
     return true;
   }
-  complain(`Not saved. ${sentence(answer.error)}`);
+  showError(`Not saved. ${sentence(answer.error)}`);
   drawSample();
   drawStrip();
   drawProgress();
   return false;
 }
 
-async function decide(suspect, decision, label) {
-  if (!suspect || !(await send(suspect, decision, label))) return;
-  show(nextOpen(place.get(suspect.index) + 1), `${said(decided.get(suspect.index), suspect)}.`);
+async function decide(sample, decision, label) {
+  if (!sample || !(await send(sample, decision, label))) return;
+  show(nextUndecided(positions.get(sample.index) + 1), `${describe(decisions.get(sample.index), sample)}.`);
 }
 
-function lastOfMine() {
-  const mine = [...decided].filter(([index, decision]) => decision.tab === tab && place.has(index));
+function lastFromThisTab() {
+  const mine = [...decisions].filter(([index, decision]) => decision.tab === tab && positions.has(index));
   return mine.sort(([, one], [, two]) => one.line - two.line).at(-1)?.[0];
 }
 
 async function undo() {
-  const index = now >= 0 && decided.has(suspects[now].index) ? suspects[now].index : lastOfMine();
-  if (index === undefined) return announce("Nothing to take back.");
-  const suspect = suspects[place.get(index)];
-  if (!(await send(suspect, "undo"))) return;
-  show(place.get(index), "Taken back.");
+  const index = current >= 0 && decisions.has(samples[current].index) ? samples[current].index : lastFromThisTab();
+  if (index === undefined) return announce("Nothing to undo.");
+  const sample = samples[positions.get(index)];
+  if (!(await send(sample, "undo"))) return;
+  show(positions.get(index), "Undone.");
 }
 
-function choose() {
-  const suspect = suspects[now];
-  if (suspect && !saving) pick(classes, (name) => decide(suspect, "other", name));
+function chooseClass() {
+  const sample = samples[current];
+  if (sample && !saving) pickClass(classes, (name) => decide(sample, "other", name));
 }
 
-// A press that comes as a sample appears was meant for the one before.
-function settled() {
-  return !saving && performance.now() - since >= PAUSE;
+// A key pressed just as a sample appears was meant for the previous sample.
+function acceptsKeys() {
+  return !saving && performance.now() - shownAt >= PAUSE;
 }
 
 const KEYS = {
-  k: () => decide(suspects[now], "keep"),
-  a: () => at("accept").disabled || decide(suspects[now], "accept"),
-  o: choose,
-  u: () => decide(suspects[now], "unsure"),
+  k: () => decide(samples[current], "keep"),
+  a: () => byId("accept").disabled || decide(samples[current], "accept"),
+  o: chooseClass,
+  u: () => decide(samples[current], "unsure"),
   z: undo,
 };
-const MOVES = { ArrowLeft: () => move(-1), ArrowRight: () => move(1), "?": () => at("keys").showModal() };
+const MOVES = { ArrowLeft: () => move(-1), ArrowRight: () => move(1), "?": () => byId("keys").showModal() };
 
-// The letter on the key; where the keyboard writes other letters, the one in its place.
+// Returns the letter on the key; on keyboards with other scripts, the Latin letter in the same place.
 function letter(event) {
   return /^[a-z]$/i.test(event.key) ? event.key.toLowerCase() : event.key.codePointAt(0) > 127 ? event.code.replace("Key", "").toLowerCase() : event.key;
 }
@@ -302,75 +299,75 @@ document.addEventListener("keydown", (event) => {
   if (event.target.matches("input[type=text], select")) return;
   if (event.repeat && event.target.matches("button") && ["Enter", " "].includes(event.key)) return event.preventDefault();
   const act = KEYS[letter(event)];
-  if (act && !event.repeat && settled()) act();
+  if (act && !event.repeat && acceptsKeys()) act();
   else if (!act && Object.hasOwn(MOVES, event.key) && !saving) MOVES[event.key]();
   else if (!act) return;
   event.preventDefault();
 });
 
 for (const [id, key] of Object.entries({ keep: "k", accept: "a", other: "o", unsure: "u", undo: "z" })) {
-  at(id).onclick = () => settled() && KEYS[key]();
+  byId(id).onclick = () => acceptsKeys() && KEYS[key]();
 }
-at("back").onclick = () => saving || move(-1);
-at("forth").onclick = () => saving || move(1);
-at("beyond").onclick = () => {
-  goBeyond();
-  show(nextOpen(0));
-  at("main").focus();
+byId("back").onclick = () => saving || move(-1);
+byId("forth").onclick = () => saving || move(1);
+byId("beyond").onclick = () => {
+  goPastSuspects();
+  show(nextUndecided(0));
+  byId("main").focus();
 };
-at("help").onclick = () => at("keys").showModal();
-at("close").onclick = () => at("keys").close();
-at("cancel").onclick = () => at("picker").close();
-at("filter").onchange = () => {
-  show(nextOpen(0) >= 0 || at("open").checked ? nextOpen(0) : seek(0, 1, isListed));
-  at("main").focus();
+byId("help").onclick = () => byId("keys").showModal();
+byId("close").onclick = () => byId("keys").close();
+byId("cancel").onclick = () => byId("picker").close();
+byId("filter").onchange = () => {
+  show(nextUndecided(0) >= 0 || byId("open").checked ? nextUndecided(0) : findPosition(0, 1, isListed));
+  byId("main").focus();
 };
-at("open").onchange = () => show(now >= 0 && isListed(suspects[now]) ? now : nextOpen(Math.max(now, 0)));
-at("export").onclick = async () => {
-  const answer = await ask("export", {});
+byId("open").onchange = () => show(current >= 0 && isListed(samples[current]) ? current : nextUndecided(Math.max(current, 0)));
+byId("export").onclick = async () => {
+  const answer = await request("export", {});
   if (answer.status === 200) {
-    complain("");
-    tell(`Written: ${answer.message}.`);
-  } else if (answer.status === 409) tell(sentence(answer.error));
-  else complain(sentence(answer.error));
+    showError("");
+    showNotice(`Exported to ${answer.message}.`);
+  } else if (answer.status === 409) showNotice(sentence(answer.error));
+  else showError(sentence(answer.error));
 };
 
 async function poll() {
   if (document.visibilityState === "visible" && !saving) {
     const known = version;
-    const answer = await ask(`changes?since=${known}`);
+    const answer = await request(`changes?since=${known}`);
     if (answer.status === 200 && answer.version !== known && known === version && !saving) {
-      learn(answer);
-      if (now >= 0) drawDecision(suspects[now]);
+      applyChanges(answer);
+      if (current >= 0) drawDecision(samples[current]);
       drawStrip();
       drawProgress();
     }
-    if (answer.status !== 200) complain(answer.error);
-    else if ([lost(0), lost(403)].includes(at("problem").textContent)) complain("");
+    if (answer.status !== 200) showError(answer.error);
+    else if ([connectionError(0), connectionError(403)].includes(byId("problem").textContent)) showError("");
   }
   polling = setTimeout(poll, POLL);
 }
 
 function fillFilter() {
   const counts = new Map();
-  for (const { given } of suspects.filter(isWanted)) counts.set(given, (counts.get(given) ?? 0) + 1);
-  const chosen = at("filter").value;
+  for (const { given } of samples.filter(isIncluded)) counts.set(given, (counts.get(given) ?? 0) + 1);
+  const chosen = byId("filter").value;
   const options = classes.map((name, number) => [name, number]).filter(([name]) => counts.has(name));
-  at("filter").replaceChildren(new Option("all labels", ""), ...options.map(([name, k]) => new Option(`${name} (${counts.get(name)})`, k)));
-  at("filter").value = chosen;
+  byId("filter").replaceChildren(new Option("all labels", ""), ...options.map(([name, k]) => new Option(`${name} (${counts.get(name)})`, k)));
+  byId("filter").value = chosen;
 }
 
 async function open() {
-  const answer = await ask("suspects");
-  if (answer.status !== 200) return complain(answer.error);
-  ({ suspects, classes } = answer);
-  place = new Map(suspects.map(({ index }, where) => [index, where]));
-  at("run").textContent = answer.run;
+  const answer = await request("samples");
+  if (answer.status !== 200) return showError(answer.error);
+  ({ samples, classes } = answer);
+  positions = new Map(samples.map(({ index }, position) => [index, position]));
+  byId("run").textContent = answer.run;
   document.title = `Review ${answer.run}`;
-  learn(answer);
+  applyChanges(answer);
   fillFilter();
-  show(nextOpen(0));
-  at("main").focus();
+  show(nextUndecided(0));
+  byId("main").focus();
   polling = setTimeout(poll, POLL);
 }
 

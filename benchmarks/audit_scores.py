@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.detection import ranking
-from labelsieve.audit.estimate import noise_of
-from labelsieve.audit.findings import sharpened
+from labelsieve.audit.estimate import estimate_in_sample_noise
+from labelsieve.audit.findings import add_training_margin
 from labelsieve.audit.guesses import guesses_from_run
-from labelsieve.audit.posterior import quality
+from labelsieve.audit.posterior import label_probability
 from labelsieve.audit.quality import THRESHOLD
 from labelsieve.core.criteria import Criterion, observed_confidence
 from labelsieve.core.method import Method, Step
 from labelsieve.runs.data import Shelf, gather
 from labelsieve.runs.execute import run
 from labelsieve.runs.read import read_samples
-from labelsieve.runs.spec import planned
+from labelsieve.runs.spec import experiment_for
 from labelsieve.train.counters import Tally
 
 SETTINGS = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), (None, 0.0))
@@ -51,8 +51,8 @@ class Wider(Tally):
 def measure(samples: dict[str, Array], clean: Array) -> dict[str, Any]:
     guesses = guesses_from_run(samples, 10)
     wrong = guesses.labels != clean
-    alone = quality(guesses)
-    final = sharpened(alone, samples["mean_margin"], samples["seen"])
+    alone = label_probability(guesses)
+    final = add_training_margin(alone, samples["mean_margin"], samples["seen"])
     scores = {
         "confidence in the label, delivered network": samples["confidence"],
         "confidence in the label, mean of training": samples["mean_observed"],
@@ -65,7 +65,7 @@ def measure(samples: dict[str, Array], clean: Array) -> dict[str, Any]:
     issues = final < THRESHOLD
     return {
         "wrong": float(wrong.mean()),
-        "noise_rate": noise_of(guesses).rate._asdict(),
+        "noise_rate": estimate_in_sample_noise(guesses).rate._asdict(),
         "issues": float(issues.mean()),
         "precision": float(wrong[issues].mean()) if issues.any() else None,
         "recall": float(issues[wrong].mean()) if wrong.any() else None,
@@ -78,7 +78,7 @@ def main(first: int = 3, seeds: int = 3, folder: str = "runs/audit") -> None:
     record = []
     for seed in range(first, first + seeds):
         for noise, rate in SETTINGS:
-            experiment = planned("fashion", noise=noise, rate=rate, noise_rate=rate, seed=seed)
+            experiment = experiment_for("fashion", noise=noise, rate=rate, noise_rate=rate, seed=seed)
             path = Path(folder) / experiment.name()
             with patch("labelsieve.train.step.Tally", Wider):
                 run(experiment, path)

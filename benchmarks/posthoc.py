@@ -15,15 +15,15 @@ import torch
 
 from benchmarks.audit import Bench, Task, crossed_for, data_of, prepared_for, theirs
 from benchmarks.detection import Array, average_precision, decision
-from labelsieve.audit.guesses import Guesses, guesses_of
+from labelsieve.audit.guesses import Guesses, guesses_from_probs
 from labelsieve.audit.posterior import (
-    counted_where_surest,
-    explained,
+    best_temperature,
+    count_confident,
     label_given_true,
-    levelled,
-    likeliest_temperature,
-    quality,
-    unmixed,
+    label_probability,
+    shrunk_label_given_true,
+    unmix,
+    unmix_with,
 )
 from labelsieve.audit.quality import THRESHOLD
 from labelsieve.data import Reading, load_data
@@ -96,11 +96,11 @@ def classifier(name: str, seed: int) -> Any:
 def steps() -> dict[str, Callable[[Guesses], Array]]:
     """Qualities (n) with more and more of what the audit does, and then with a part of it done otherwise."""
     return {
-        "Bayes' rule with the joint that settles": quality,
-        "T counted where it is surest": lambda g: quality(g, given_of(g)),
-        "and unmixed": lambda g: quality(explained(g, given_of(g), 1.0), given_of(g)),
-        OURS: lambda g: quality(*unmixed(g)),
-        "the same, T not levelled": lambda g: judged(g, label_given_true(counted_where_surest(g))),
+        "Bayes' rule with the joint that settles": label_probability,
+        "T counted where it is surest": lambda g: label_probability(g, given_of(g)),
+        "and unmixed": lambda g: label_probability(unmix_with(g, given_of(g), 1.0), given_of(g)),
+        OURS: lambda g: label_probability(*unmix(g)),
+        "the same, T not levelled": lambda g: judged(g, label_given_true(count_confident(g))),
         "the same, T from a tenth": lambda g: judged(g, given_of(g, 0.1)),
         "the same, T from a half": lambda g: judged(g, given_of(g, 0.5)),
         "the same, T from all": lambda g: judged(g, given_of(g, 1.0)),
@@ -108,11 +108,11 @@ def steps() -> dict[str, Callable[[Guesses], Array]]:
 
 
 def given_of(guesses: Guesses, share: float = 0.25) -> Array:
-    return levelled(counted_where_surest(guesses, share))
+    return shrunk_label_given_true(count_confident(guesses, share))
 
 
 def judged(guesses: Guesses, label_given: Array) -> Array:
-    return quality(explained(guesses, label_given, likeliest_temperature(guesses, label_given)), label_given)
+    return label_probability(unmix_with(guesses, label_given, best_temperature(guesses, label_given)), label_given)
 
 
 def rows_of(found: Labelled, about: Row, only: Sequence[str] | None = None) -> Iterator[Row]:
@@ -124,7 +124,7 @@ def rows_of(found: Labelled, about: Row, only: Sequence[str] | None = None) -> I
     yield {**about, "step": THEIRS, **figures(wrong, issues), "average_precision": precise, "estimate": None}
     for name, step in steps().items():
         if only is None or name in only:
-            good = step(guesses_of(found.labels, found.probs))
+            good = step(guesses_from_probs(found.labels, found.probs))
             precise = average_precision(wrong, good) if wrong.any() else None
             yield {
                 **about,

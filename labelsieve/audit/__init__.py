@@ -1,6 +1,15 @@
-"""Which labels are wrong: scores, estimates and tables, in NumPy alone."""
+"""Audits: which labels of a dataset are probably wrong, and how many. In NumPy, without torch.
 
-from labelsieve.audit.estimate import Interval, Noise, estimate_noise, noise_of
+guesses: predicted probabilities, reduced to the most likely classes of each sample.
+posterior: the probability that each label is correct, and unmixing of predicted labels into true classes.
+estimate: noise rate and noise matrix from the predictions for all samples.
+held_out: noise rate and noise matrix from the predictions for held-out samples.
+quality: label quality and label issues from the probabilities of any classifier.
+findings: the judgment of every label, with reasons and a verdict in words.
+files: the files of an audit, its exports for other tools, and the summary on the terminal.
+"""
+
+from labelsieve.audit.estimate import Interval, Noise, estimate_noise
 from labelsieve.audit.quality import find_label_issues, label_quality
 
-__all__ = ["Interval", "Noise", "estimate_noise", "find_label_issues", "label_quality", "noise_of"]
+__all__ = ["Interval", "Noise", "estimate_noise", "find_label_issues", "label_quality"]

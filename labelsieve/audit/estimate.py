@@ -1,19 +1,21 @@
-"""How many labels are wrong, overall and per class, and where the wrong ones come from."""
+"""Estimates of the noise rate, overall and per class, and of the noise matrix; and their reconciliation."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.guesses import Guesses, guesses_of
-from labelsieve.audit.posterior import counted_joint, label_given_true, posterior, quality, unmixed
+from labelsieve.audit.guesses import Guesses, guesses_from_probs
+from labelsieve.audit.posterior import count_joint, label_given_true, label_probability, posterior, unmix
 
 Array = np.ndarray[Any, Any]
-NORMAL = 1.96  # standard errors of a 95% interval
+Z_95 = 1.96  # standard errors of a 95% interval
+MAX_LOG_FACTOR = 40.0  # bound of the search for a factor on the odds
+BISECTIONS = 80
 
 
 class Interval(NamedTuple):
-    """A share and the range that it is likely in."""
+    """An estimated share and its range."""
 
     estimate: float
     low: float
@@ -24,136 +26,157 @@ class Interval(NamedTuple):
 class Noise:
     """An estimate of the label noise."""
 
-    rate: Interval
-    per_class: list[Interval]  # of the observed label
-    matrix: Array  # (K, K)  row: observed label, column: true class; rows sum to 1
+    rate: Interval  # share of wrong labels
+    per_class: list[Interval]  # share of wrong labels per given label
+    matrix: Array  # (K, K)  row: given label, column: true class; rows sum to 1
 
 
 def estimate_noise(labels: Array, pred_probs: Array) -> Noise:
-    """The share of wrong labels and the noise matrix, from probabilities (n, K) that were not learnt from these labels.
+    """Estimate the noise rate and the noise matrix from out-of-sample predictions.
 
-    For example predictions by cross-validation, or of a network that was trained robustly.
+    Args:
+        labels: (n) class numbers.
+        pred_probs: (n, K) probabilities of a classifier that was not trained on the labels of these samples, for
+            example from cross-validation.
     """
-    return noise_unmixed(guesses_of(labels, pred_probs))
+    return estimate_out_of_sample_noise(guesses_from_probs(labels, pred_probs))
 
 
-def noise_of(guesses: Guesses) -> Noise:
-    """The same from the guesses of a run, which holds the true classes likely and has learnt from these labels.
+def estimate_in_sample_noise(guesses: Guesses) -> Noise:
+    """Estimate the noise from the guesses of a robustly trained network about its own training samples.
 
-    The estimate is the mean probability of being wrong under the counted joint. The range reaches from the more careful
-    joint that settles (it believes the labels more) to the confident joint (it believes the classifier more), with
-    sampling error on both sides.
+    The estimate is the mean probability of being wrong under the counted joint. The range reaches from the label
+    probabilities of the iterated joint, which trusts the labels more, to the confident joint, which trusts the network
+    more, plus the sampling error at both ends.
     """
-    likely, joint = posterior(guesses, label_given_true(counted_joint(guesses)))
-    return noise_from(guesses, likely, joint, quality(guesses))
+    likely, joint = posterior(guesses, label_given_true(count_joint(guesses)))
+    return noise_from(guesses, likely, joint, label_probability(guesses))
 
 
-def noise_unmixed(guesses: Guesses, about_true: tuple[Guesses, Array] | None = None) -> Noise:
-    """The same from the guesses of a classifier that learnt from other labels, and what `unmixed` makes of them.
+def estimate_out_of_sample_noise(guesses: Guesses, unmixed: tuple[Guesses, Array] | None = None) -> Noise:
+    """Estimate the noise from guesses of a classifier that was not trained on the labels of these samples.
 
-    The range begins with what is likely if the guesses are of true classes already.
+    The lower end of the range assumes that the guesses are about true classes already.
+
+    Args:
+        guesses: Guesses about labels.
+        unmixed: The result of `unmix(guesses)`, if it is known.
     """
-    truer, label_given = unmixed(guesses) if about_true is None else about_true
-    likely, joint = posterior(truer, label_given)
-    return noise_from(guesses, likely, joint, quality(guesses, label_given))
+    true_guesses, label_given = unmix(guesses) if unmixed is None else unmixed
+    likely, joint = posterior(true_guesses, label_given)
+    return noise_from(guesses, likely, joint, label_probability(guesses, label_given))
+
+
+def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
+    """Return the noise with another overall rate and with class shares that add up to it.
+
+    The odds of a wrong label change by the same factor in all classes. This keeps the order of the classes and shares
+    between 0 and 1. Ranges only become wider: they include the estimates from before.
+
+    Args:
+        noise: The estimate to change.
+        rate: The overall noise rate.
+        sizes: (K) number of samples of each label.
+    """
+    wrong = np.array([share.estimate for share in noise.per_class])
+    factor = odds_factor(rate.estimate, wrong, sizes)
+    per_class = [
+        Interval(
+            scale_odds(share.estimate, factor),
+            scale_odds(share.low, min(1, factor)),
+            scale_odds(share.high, max(1, factor)),
+        )
+        for share in noise.per_class
+    ]
+    matrix = rescaled_rows(noise.matrix, wrong, [share.estimate for share in per_class])
+    return replace(noise, rate=rate, per_class=per_class, matrix=matrix)
 
 
 def noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) -> Noise:
-    """The noise in probabilities of the labels (n) and their joint (K, K), and in more careful ones (n)."""
+    """Return the noise given label probabilities.
+
+    Args:
+        guesses: The guesses of the classifier.
+        likely: (n) probability of each label, for the estimate.
+        joint: (K, K) expected counts of label and true class.
+        careful: (n) probability of each label, for the lower end of the range.
+    """
     classes = guesses.num_classes
     sizes = np.bincount(guesses.labels, minlength=classes)
-    bold = confident_joint(guesses)
+    confident = confident_joint(guesses)
     wrong = np.bincount(guesses.labels, 1 - likely, classes)
     least = np.bincount(guesses.labels, 1 - careful, classes)
-    counted, agreed = bold.sum(1), bold.diagonal()
-    overall = interval(
+    counted, agreed = confident.sum(1), confident.diagonal()
+    overall = widened_interval(
         wrong.sum() / len(guesses),
         least.sum() / len(guesses),
         1 - agreed.sum() / max(counted.sum(), 1),
         len(guesses),
     )
-    each = [
-        interval(wrong[k] / n, least[k] / n, 1 - agreed[k] / max(counted[k], 1), n) if n else Interval(0.0, 0.0, 1.0)
+    per_class = [
+        widened_interval(wrong[k] / n, least[k] / n, 1 - agreed[k] / max(counted[k], 1), n)
+        if n
+        else Interval(0.0, 0.0, 1.0)
         for k, n in enumerate(sizes.tolist())
     ]
-    return Noise(overall, each, rows_to_one(joint, sizes))
+    return Noise(overall, per_class, normalised_rows(joint, sizes))
 
 
-def interval(estimate: float, low: float, high: float, samples: int) -> Interval:
-    """The range of several estimates, widened by the sampling error of each end."""
+def widened_interval(estimate: float, low: float, high: float, samples: int) -> Interval:
+    """Return the range of several estimates, widened by the sampling error of both ends."""
     low, high = min(estimate, low), max(estimate, high)
     return Interval(
         float(estimate),
-        float(max(0.0, low - NORMAL * np.sqrt(low * (1 - low) / samples))),
-        float(min(1.0, high + NORMAL * np.sqrt(high * (1 - high) / samples))),
+        float(max(0.0, low - Z_95 * np.sqrt(low * (1 - low) / samples))),
+        float(min(1.0, high + Z_95 * np.sqrt(high * (1 - high) / samples))),
     )
 
 
 def confident_joint(guesses: Guesses) -> Array:
-    """Confident learning's counts (K, K): of the classes that are as likely as they are on average for their own label,
-    the likeliest."""
+    """Count labels (row) and true classes (column) as in confident learning, (K, K).
+
+    A class counts as the true one if it is at least as likely as it is on average for samples with that label; if
+    there are several, the most likely of them.
+    """
     classes = guesses.num_classes
     sizes = np.bincount(guesses.labels, minlength=classes)
-    usual = np.bincount(guesses.labels, guesses.confidence, classes) / np.maximum(sizes, 1)
-    usual = np.where(sizes > 0, usual, np.inf)
+    thresholds = np.bincount(guesses.labels, guesses.confidence, classes) / np.maximum(sizes, 1)
+    thresholds = np.where(sizes > 0, thresholds, np.inf)
     candidates = np.concatenate([guesses.likeliest, guesses.labels[:, None]], axis=1)
     likelihood = np.concatenate([guesses.likelihood, guesses.confidence[:, None]], axis=1)
-    likelihood = np.where(likelihood >= usual[candidates], likelihood, -1.0)
+    likelihood = np.where(likelihood >= thresholds[candidates], likelihood, -1.0)
     best = likelihood.argmax(1)
     place = np.arange(len(guesses))
-    sure = likelihood[place, best] >= 0
-    cells = guesses.labels[sure] * classes + candidates[place, best][sure]
+    confident = likelihood[place, best] >= 0
+    cells = guesses.labels[confident] * classes + candidates[place, best][confident]
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
-def rows_to_one(joint: Array, sizes: Array) -> Array:
-    """The joint as shares of each label; a label that nobody has is believed."""
+def normalised_rows(joint: Array, sizes: Array) -> Array:
+    """Return the joint with rows that sum to 1; a label without samples counts as correct."""
     total = joint.sum(1, keepdims=True)
     matrix: Array = np.where(sizes[:, None] > 0, joint / np.where(total > 0, total, 1), np.eye(len(joint)))
     return matrix
 
 
-LARGEST = 40.0  # logarithm of a factor on odds, beyond which nothing moves any more
-HALVINGS = 80
-
-
-def reconciled(noise: Noise, rate: Interval, sizes: Array) -> Noise:
-    """The same noise with this rate; the odds of being wrong change by one factor in all classes (sizes: (K)).
-
-    So the order of the classes stays, no share leaves 0 to 1, and the shares, weighed by their samples, add up to the
-    rate. Ranges only become wider: they hold what was estimated before, too.
-    """
-    wrong = np.array([share.estimate for share in noise.per_class])
-    factor = factor_for(rate.estimate, wrong, sizes)
-    each = [
-        Interval(
-            changed(share.estimate, factor), changed(share.low, min(1, factor)), changed(share.high, max(1, factor))
-        )
-        for share in noise.per_class
-    ]
-    return replace(
-        noise, rate=rate, per_class=each, matrix=with_shares(noise.matrix, wrong, [e.estimate for e in each])
-    )
-
-
-def factor_for(rate: float, wrong: Array, sizes: Array) -> float:
-    """The factor on the odds of these shares (K) after which their mean over all samples is the rate; by bisection."""
-    low, high = -LARGEST, LARGEST
-    for _ in range(HALVINGS):
+def odds_factor(rate: float, wrong: Array, sizes: Array) -> float:
+    """Return the factor on the odds of the shares (K) after which their weighted mean is the rate, by bisection."""
+    low, high = -MAX_LOG_FACTOR, MAX_LOG_FACTOR
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        mean = np.average([changed(share, np.exp(middle)) for share in wrong], weights=sizes)
+        mean = np.average([scale_odds(share, np.exp(middle)) for share in wrong], weights=sizes)
         low, high = (middle, high) if mean < rate else (low, middle)
     return float(np.exp(high))
 
 
-def changed(share: float, factor: float) -> float:
-    """A share whose odds are so many times as high."""
+def scale_odds(share: float, factor: float) -> float:
+    """Multiply the odds of a share by a factor."""
     return float(share * factor / (1 - share + share * factor)) if share < 1 else 1.0
 
 
-def with_shares(matrix: Array, before: Array, after: list[float]) -> Array:
-    """The matrix (K, K) with what lies beside the diagonal scaled from the shares before to those after."""
+def rescaled_rows(matrix: Array, before: Array, after: list[float]) -> Array:
+    """Scale the off-diagonal entries of each row so that they sum to `after` instead of `before`."""
     scale = np.divide(after, before, out=np.ones(len(matrix)), where=before > 0)
-    beside = matrix * (1 - np.eye(len(matrix))) * scale[:, None]
-    new: Array = beside + np.diag(1 - beside.sum(1))
-    return new
+    wrong = matrix * (1 - np.eye(len(matrix))) * scale[:, None]
+    rescaled: Array = wrong + np.diag(1 - wrong.sum(1))
+    return rescaled

@@ -1,11 +1,15 @@
-"""An audit as files: a table for people, one for programs, a summary, and the lines of a gallery."""
+"""Files of an audit: labels.csv, labels.parquet, summary.json, gallery.jsonl with thumbnails, and exports.
+
+`write_audit` writes them all and prints a summary. The exports are files for cleanlab, Label Studio and FiftyOne, and a
+label file with corrected labels.
+"""
 
 import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -13,54 +17,94 @@ import numpy as np
 from PIL import Image
 
 from labelsieve.audit.estimate import Interval
-from labelsieve.audit.findings import Findings
-from labelsieve.text import guarded, printable
+from labelsieve.audit.findings import Findings, span
+from labelsieve.files import disk_error, refuse_others, write_atomically
+from labelsieve.text import escape_cell, percent, printable
 
 Array = np.ndarray[Any, Any]
+Views = Mapping[int, Mapping[str, Any]]  # by position: the contents of a sample, under one of VIEW_KINDS
+Render = Callable[[Sequence[int], Path], Views]  # renders samples; thumbnails go into the folder
+
 COLUMNS = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue", "why")
-LARGEST_MATRIX = 1000  # classes
-SHOWN, BEYOND = 2000, 200  # issues in the gallery at most, and samples after them
+MAX_MATRIX_CLASSES = 1000  # the summary of more classes has no matrices
+GALLERY_ISSUES = 2000  # at most
+GALLERY_OTHERS = 200  # samples after the issues
+THUMBNAIL_SIDE = 96  # pixels of the longer side
+PRINTED_CLASSES = 30
+PRINTED_SAMPLES = 10
+PRINTED_TEXT = 100  # characters
+VIEW_KINDS = ("image", "text", "row")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+LABEL_STUDIO_CONTROL = "label"  # name of the choices in the labelling configuration
+LABEL_STUDIO_FILES = "/data/local-files/?d="  # prefix of files below Label Studio's document root
 
 
-def rows(findings: Findings, order: Iterable[int]) -> Iterable[dict[str, Any]]:
-    """A sample a row, as the columns are named."""
-    for index in order:
-        yield {
-            "index": int(index),
-            "id": findings.ids[index],
-            "given_label": findings.classes[findings.labels[index]],
-            "suggested_label": findings.classes[findings.suggested[index]],
-            "label_quality": round(float(findings.quality[index]), 6),
-            "is_label_issue": bool(findings.issues[index]),
-            "why": findings.why[index],
-        }
+def write_audit(
+    findings: Findings,
+    out: Path,
+    made: Mapping[str, Any],
+    *,
+    penalty: Array | None = None,
+    render: Render | None = None,
+    texts: Sequence[str] | None = None,
+    export: Sequence[str] = (),
+) -> None:
+    """Write all files of an audit, the summary last, and print the result.
+
+    Args:
+        findings: Findings for n samples.
+        out: Folder of the audit.
+        made: Facts about the audit for summary.json.
+        penalty: (K, K) penalty labels of the run.
+        render: Renders the samples of the gallery.
+        texts: (n) the samples themselves, if they are texts.
+        export: Names of additional formats, keys of EXPORTS.
+    """
+    exports = [EXPORTS[name][0] for name in export]
+    refuse_foreign_files(out, exports)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for old in (out / "thumbs").glob("[0-9]*.webp"):
+            old.unlink()
+        shown = gallery_indices(findings)
+        views = render(shown, out / "thumbs") if render else {}
+    except OSError as error:
+        raise disk_error(out, error) from error
+    write_atomically(out / "labels.csv", labels_csv(findings, texts))
+    table = labels_parquet(findings, texts)
+    if table is not None:
+        write_atomically(out / "labels.parquet", table)
+    else:
+        (out / "labels.parquet").unlink(missing_ok=True)
+    gallery = [{**row, **views.get(row["index"], {})} for row in sample_rows(findings, shown)]
+    write_atomically(out / "gallery.jsonl", "".join(json.dumps(row) + "\n" for row in gallery).encode())
+    for name in export:
+        file, content = EXPORTS[name]
+        write_atomically(out / file, content(findings, views))
+    facts = summary(findings, penalty, made)
+    write_atomically(out / "summary.json", json_bytes(facts))
+    print(terminal_summary(findings, facts, texts))
+    print(f"\n{len(findings):,} samples in {out}: {', '.join(['labels.csv', *exports])}")
 
 
-def csv_bytes(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """A .csv file whose texts no spreadsheet runs."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([cell(line[column]) for column in columns] for line in lines)
-    return text.getvalue().encode("utf-8", "surrogateescape")
-
-
-def cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return guarded(value) if isinstance(value, str) else value
+def refuse_foreign_files(out: Path, exports: Sequence[str]) -> None:
+    """Raise InputError if a file that no audit wrote would be overwritten."""
+    refuse_others(out / "labels.csv", ",".join(COLUMNS), ",".join((*COLUMNS, "text")))
+    if not (out / "labels.csv").exists():  # an audit writes it first
+        for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
+            refuse_others(out / name)
 
 
 def labels_csv(findings: Findings, texts: Sequence[str] | None = None) -> bytes:
-    """Every sample, the most suspicious first; with its text, if the samples are `texts`."""
-    every = rows(findings, findings.order.tolist())
+    """Return a .csv table of all samples, the most suspicious first, with a column for their texts (n) if given."""
+    rows = sample_rows(findings, findings.order.tolist())
     if texts is None:
-        return csv_bytes(COLUMNS, every)
-    return csv_bytes((*COLUMNS, "text"), ({**row, "text": texts[row["index"]]} for row in every))
+        return csv_bytes(COLUMNS, rows)
+    return csv_bytes((*COLUMNS, "text"), ({**row, "text": texts[row["index"]]} for row in rows))
 
 
 def labels_parquet(findings: Findings, texts: Sequence[str] | None = None) -> bytes | None:
-    """The same as Parquet, where pyarrow is there."""
+    """Return the table of all samples as Parquet; None without pyarrow."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
@@ -84,19 +128,19 @@ def labels_parquet(findings: Findings, texts: Sequence[str] | None = None) -> by
 
 
 def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole in numbers and a sentence."""
+    """Return the contents of summary.json."""
     count = len(findings.classes)
     sizes = np.bincount(findings.labels, minlength=count).tolist()
     issues = np.bincount(findings.labels[findings.issues], minlength=count).tolist()
-    small = count <= LARGEST_MATRIX
+    small = count <= MAX_MATRIX_CLASSES
     return {
         "samples": len(findings),
         "issues": int(findings.issues.sum()),
         "decided": 0 if findings.decided is None else int(findings.decided.sum()),
         "classes": list(findings.classes),
-        "noise_rate": as_dict(findings.noise.rate),
+        "noise_rate": interval_row(findings.noise.rate),
         "per_class": [
-            {"class": name, "samples": n, **as_dict(share), "issues": m}
+            {"class": name, "samples": n, **interval_row(share), "issues": m}
             for name, n, share, m in zip(findings.classes, sizes, findings.noise.per_class, issues, strict=True)
         ],
         "noise_matrix": findings.noise.matrix.round(6).tolist() if small else None,
@@ -107,48 +151,49 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
     }
 
 
-def as_dict(interval: Interval) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in interval._asdict().items()}
+def gallery_indices(findings: Findings) -> list[int]:
+    """Return the positions of the samples in the gallery, the most suspicious first.
 
-
-def shown(findings: Findings) -> list[int]:
-    """The samples of the gallery: all issues up to 2,000; if there are no more, the next 200 after them.
-
-    What a person decided on is not shown again.
+    These are the issues and the next 200 samples or, if there are more than 2,000 issues, the first 2,000 of them.
+    Samples that a person decided on are left out.
     """
     issues = int(findings.issues.sum())
-    count = SHOWN if issues > SHOWN else issues + BEYOND
+    count = GALLERY_ISSUES if issues > GALLERY_ISSUES else issues + GALLERY_OTHERS
     order = findings.order if findings.decided is None else findings.order[~findings.decided[findings.order]]
     return [int(index) for index in order[:count]]
 
 
-def json_bytes(value: Any) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
-
-
-def gallery(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> bytes:
-    """A line per shown sample: its row, and how it is shown."""
-    every = [{**row, **views.get(row["index"], {})} for row in rows(findings, shown(findings))]
-    return "".join(json.dumps(row) + "\n" for row in every).encode()
-
-
-SIDE = 96  # pixels, the longer side
-
-
-def fitted(height: int, width: int) -> tuple[int, int]:
-    """The size that an image is shown in: at most 96 pixels, aspect kept; a smaller one as it is."""
-    scale = min(1.0, SIDE / max(height, width))
-    return max(1, round(height * scale)), max(1, round(width * scale))
+def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequence[str] | None = None) -> str:
+    """Return verdict, noise per class and the most suspicious samples, as text; `facts`: contents of summary.json."""
+    width = min(30, max(len(printable(name)) for name in findings.classes))
+    lines = [printable(findings.verdict), "", f"{'label':{width}}  samples      wrong  range                issues"]
+    shares = sorted(zip(facts["per_class"], findings.noise.per_class, strict=True), key=lambda row: -row[1].estimate)
+    for row, share in shares[:PRINTED_CLASSES]:
+        name, wrong = printable(row["class"])[:width], percent(share.estimate)
+        lines.append(f"{name:{width}}  {row['samples']:7,}  {wrong:>9}  {span(share):19}  {row['issues']:6,}")
+    lines += ["", "range: from the lowest to the highest of several estimates; the true share may lie outside"]
+    lines += [printable(findings.basis)] if findings.basis else []
+    if facts["decided"]:
+        lines += [f"{facts['decided']:,} labels were decided on by a person and count as correct"]
+    lines += ["", "most suspicious samples:"]
+    for row in sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()):
+        lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))
+        if texts is not None:
+            lines.append(f"       {excerpt(texts[row['index']])}")
+    return "\n".join(lines)
 
 
 def thumbnail(pixels: Array) -> bytes:
-    """(height, width, channels) uint8 as WebP; a small image is enlarged by a whole factor, pixel by pixel."""
+    """Return an image (height, width, channels) in uint8 as WebP.
+
+    A large image is scaled down to 96 pixels; a small one is enlarged by an integer factor without interpolation.
+    """
     pixels = pixels[..., :3] if pixels.shape[2] >= 3 else np.repeat(pixels[..., :1], 3, axis=2)
-    height, width = fitted(*pixels.shape[:2])
+    height, width = thumbnail_size(*pixels.shape[:2])
     image = Image.fromarray(np.ascontiguousarray(pixels))
     if image.size != (width, height):
         image = image.resize((width, height), Image.Resampling.BILINEAR)
-    factor = SIDE // max(height, width)
+    factor = THUMBNAIL_SIDE // max(height, width)
     if factor > 1:
         image = image.resize((width * factor, height * factor), Image.Resampling.NEAREST)
     content = io.BytesIO()
@@ -156,80 +201,131 @@ def thumbnail(pixels: Array) -> bytes:
     return content.getvalue()
 
 
-CONTROL = "label"  # the name of the choices in Label Studio's set-up
-KINDS = ("image", "text", "row")  # what a sample can be shown as
-PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-LOCAL_FILES = "/data/local-files/?d="  # how Label Studio names files below its document root
+def thumbnail_size(height: int, width: int) -> tuple[int, int]:
+    """Return the size of an image scaled down to at most 96 pixels, with its aspect ratio."""
+    scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def cleanlab(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> bytes:
-    """A table in the order of the data with the columns of cleanlab's label issues, both its names of the score."""
+def cleanlab(findings: Findings, views: Views) -> bytes:
+    """Return a .csv table in the order of the data with the columns of cleanlab's label issues.
+
+    The score has both of cleanlab's names, label_quality and label_score.
+    """
     columns = ("is_label_issue", "label_quality", "label_score", "given_label", "predicted_label")
     lines = [
         {**row, "label_score": row["label_quality"], "predicted_label": row["suggested_label"]}
-        for row in rows(findings, range(len(findings)))
+        for row in sample_rows(findings, range(len(findings)))
     ]
     return csv_bytes(columns, lines)
 
 
-def label_studio(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> bytes:
-    """Tasks for Label Studio, the most suspicious first: the suggestion is the pre-annotation.
+def label_studio(findings: Findings, views: Views) -> bytes:
+    """Return tasks for Label Studio, the most suspicious first, with the suggestions as pre-annotations.
 
-    They go with <Choices name="label" toName="image"> (or text, row) in the project's set-up, and are made of the
-    issues that are in the gallery.
+    The labelling configuration needs <Choices name="label" toName="image"> (or "text", "row"). There is a task for
+    every issue in the gallery.
     """
     wanted = [int(index) for index in findings.order if findings.issues[index] and (not views or int(index) in views)]
-    return json_bytes([task(row, views.get(row["index"], {})) for row in rows(findings, wanted)])
+    return json_bytes([label_studio_task(row, views.get(row["index"], {})) for row in sample_rows(findings, wanted)])
 
 
-def task(row: Mapping[str, Any], view: Mapping[str, Any]) -> dict[str, Any]:
-    kind = next((name for name in KINDS if name in view), "text")
+def label_studio_task(row: Mapping[str, Any], view: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Label Studio task of one sample."""
+    kind = next((name for name in VIEW_KINDS if name in view), "text")
     content = view.get(kind, row["id"])
     if kind == "image":
-        file = row["id"] if row["id"].lower().endswith(PICTURES) else content  # else the thumbnail
-        content = LOCAL_FILES + quote(file, errors="surrogateescape")
-    facts = ("index", "id", "given_label", "label_quality", "why")
-    choice = {"from_name": CONTROL, "to_name": kind, "type": "choices", "value": {"choices": [row["suggested_label"]]}}
+        file = row["id"] if row["id"].lower().endswith(IMAGE_SUFFIXES) else content  # else the thumbnail
+        content = LABEL_STUDIO_FILES + quote(file, errors="surrogateescape")
+    facts = {name: row[name] for name in ("index", "id", "given_label", "label_quality", "why")}
+    value = {"choices": [row["suggested_label"]]}
+    choice = {"from_name": LABEL_STUDIO_CONTROL, "to_name": kind, "type": "choices", "value": value}
     prediction = {"model_version": "labelsieve", "score": round(1 - row["label_quality"], 6), "result": [choice]}
-    return {"data": {**{name: row[name] for name in facts}, kind: content}, "predictions": [prediction]}
+    return {"data": {**facts, kind: content}, "predictions": [prediction]}
 
 
-def fiftyone(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> bytes:
-    """The labels.json of a FiftyOneImageClassificationDataset: the given label of each image, and what was found.
+def fiftyone(findings: Findings, views: Views) -> bytes:
+    """Return labels.json of a FiftyOneImageClassificationDataset with the given labels and the findings as attributes.
 
-    Images are named by their paths without the ending, as that format wants it.
+    Images are named by their paths without suffix, as the format requires.
     """
-    found = ("index", "suggested_label", "label_quality", "is_label_issue", "why")
+    names = ("index", "suggested_label", "label_quality", "is_label_issue", "why")
     labels = {
-        str(PurePosixPath(row["id"]).with_suffix("")) if row["id"].lower().endswith(PICTURES) else row["id"]: {
+        str(PurePosixPath(row["id"]).with_suffix("")) if row["id"].lower().endswith(IMAGE_SUFFIXES) else row["id"]: {
             "label": int(findings.labels[row["index"]]),
-            "attributes": {name: row[name] for name in found},
+            "attributes": {name: row[name] for name in names},
         }
-        for row in rows(findings, range(len(findings)))
+        for row in sample_rows(findings, range(len(findings)))
     }
     return json_bytes({"classes": list(findings.classes), "labels": labels})
 
 
-def corrected(findings: Findings, views: Mapping[int, Mapping[str, Any]]) -> bytes:
-    """A label file for `labelsieve train --labels`: every issue has the suggested label; what was decided stays so."""
-    known = findings.decided
+def corrected(findings: Findings, views: Views) -> bytes:
+    """Return a label file for `labelsieve train --labels` with the suggested label for every issue."""
+    decided = findings.decided
     named = any(name != str(index) for index, name in enumerate(findings.ids))
-    columns = ["index", *(["name"] if named else []), "label", *(["decided"] if known is not None else [])]
+    columns = ["index", *(["name"] if named else []), "label", *(["decided"] if decided is not None else [])]
     lines = [
         {
             "index": index,
             "name": findings.ids[index],
             "label": findings.classes[label],
-            "decided": known is not None and bool(known[index]),
+            "decided": decided is not None and bool(decided[index]),
         }
         for index, label in enumerate(findings.corrected.tolist())
     ]
     return csv_bytes(columns, lines)
 
 
-EXPORTS: dict[str, tuple[str, Callable[[Findings, Mapping[int, Mapping[str, Any]]], bytes]]] = {
+EXPORTS: dict[str, tuple[str, Callable[[Findings, Views], bytes]]] = {
     "cleanlab": ("cleanlab.csv", cleanlab),
     "label-studio": ("label-studio.json", label_studio),
     "fiftyone": ("labels.json", fiftyone),
     "corrected": ("corrected.csv", corrected),
 }
+
+
+def sample_rows(findings: Findings, indices: Iterable[int]) -> Iterable[dict[str, Any]]:
+    """Yield a row with the values of COLUMNS for each sample."""
+    for index in indices:
+        yield {
+            "index": int(index),
+            "id": findings.ids[index],
+            "given_label": findings.classes[findings.labels[index]],
+            "suggested_label": findings.classes[findings.suggested[index]],
+            "label_quality": round(float(findings.quality[index]), 6),
+            "is_label_issue": bool(findings.issues[index]),
+            "why": findings.why[index],
+        }
+
+
+def csv_bytes(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return a .csv file whose cells no spreadsheet interprets as formulas."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([csv_cell(line[column]) for column in columns] for line in lines)
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a value as it is written to a .csv file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return escape_cell(value) if isinstance(value, str) else value
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a value as an indented JSON file."""
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def interval_row(interval: Interval) -> dict[str, float]:
+    """Return an interval as a rounded dictionary."""
+    return {name: round(value, 6) for name, value in interval._asdict().items()}
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning of a text on one line."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= PRINTED_TEXT else line[: PRINTED_TEXT - 1] + "…"

@@ -1,140 +1,77 @@
-"""The share of wrong labels, from predictions of samples that the network has not learnt from.
+"""Estimate of the noise rate from predictions for held-out samples, which the network was not trained on.
 
-A sample of class probabilities p has the label y with likelihood sum over j of p[j] T[j, y]. T, from true class to
-label, has three parts: the label stays right; it becomes any other class alike, one share for all; it becomes one
-certain class, a share for each pair. Expectation-maximisation finds the shares that make the held-out labels likeliest.
-Each share gives up half a sample, so that what a few samples say by chance stays zero. Networks are surer, or less
-sure, than they should be: the temperature that makes the labels likeliest is found along with the shares."""
+A sample with class probabilities p has label y with likelihood sum over j of p[j] T[j, y]. T, from true class to label,
+has three parts: the label is correct; it becomes any other class with equal probability (one share for all classes);
+it becomes one specific class (a share for each pair). Expectation-maximisation finds the shares that maximize the
+likelihood of the held-out labels. Each share is reduced by half a sample, so that chance alone gives zero. Networks are
+over- or underconfident: the temperature that maximizes the likelihood is found together with the shares.
+"""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.estimate import NORMAL, Interval
-from labelsieve.audit.guesses import Guesses, evenly
+from labelsieve.audit.estimate import Z_95, Interval
+from labelsieve.audit.guesses import Guesses, evenly_spaced
 from labelsieve.audit.posterior import TEMPERATURES
 
 Array = np.ndarray[Any, Any]
-DOUBT = 0.5  # samples that each share gives up, and what it must add to the log-likelihood
-MOST = 2_000_000  # probabilities that are looked at
+PENALTY = 0.5  # samples subtracted from each share, and the log-likelihood that each share must add
+MAX_PROBABILITIES = 2_000_000  # used for the estimate
 RESAMPLES = 30
 
 
-class Shares(NamedTuple):
-    """What becomes of the labels of each class."""
+class HeldOutNoise(NamedTuple):
+    """An estimate of the noise from held-out samples."""
 
-    right: Array  # (K) stays
-    chance: float  # becomes any other class alike
-    certain: Array  # (K, K) becomes this one
+    rate: Interval  # share of wrong labels
+    uniform: float  # the part of it that goes to all other classes with equal probability
+    matrix: Array  # (K, K) P(label | true class), row: true class, column: label
+    temperature: float
+    log_likelihood: float = 0.0  # mean over the labels
+
+
+class LabelModel(NamedTuple):
+    """Shares of correct and wrong labels for each true class."""
+
+    correct: Array  # (K)
+    uniform: float  # becomes any other class
+    pairwise: Array  # (K, K) becomes this class
 
     def matrix(self) -> Array:
-        """P(label | true class), (K, K)."""
-        classes = len(self.right)
-        return np.diag(self.right) + self.chance * others(classes) / (classes - 1) + self.certain
+        """Return P(label | true class), (K, K)."""
+        classes = len(self.correct)
+        return np.diag(self.correct) + self.uniform * off_diagonal(classes) / (classes - 1) + self.pairwise
 
 
-class Unseen(NamedTuple):
-    """An estimate from held-out samples."""
-
-    rate: Interval
-    chance: float  # the part of it that goes to any class alike
-    matrix: Array  # (K, K) P(label | true class)
-    temperature: float
-    likelihood: float = 0.0  # of the labels, the mean logarithm: how well these are foretold
-
-
-def unseen_noise(labels: Array, probs: Array) -> Unseen:
-    """The share of wrong labels among samples with probabilities (n, K) of a network that did not learn from them."""
-    some = evenly(len(labels), max(1, MOST // probs.shape[1]))
+def estimate_held_out_noise(labels: Array, probs: Array) -> HeldOutNoise:
+    """Estimate the noise of labels (n) from probabilities (n, K) of a network that was not trained on these samples."""
+    some = evenly_spaced(len(labels), max(1, MAX_PROBABILITIES // probs.shape[1]))
     labels, probs = labels[some], probs[some]
-    found = [(temperature, *fitted(tempered(probs, temperature), labels)) for temperature in TEMPERATURES]
-    temperature, shares, likelihood = max(found, key=lambda each: each[2])
-    warm = tempered(probs, temperature)
-    rate = share_wrong(warm, labels, shares)
-    spread = NORMAL * resampled(warm, labels, shares)
-    interval = Interval(rate, max(0.0, rate - spread), min(1.0, rate + spread))
-    return Unseen(interval, float(shares.chance), shares.matrix(), temperature, likelihood / len(labels))
+    fits = [(temperature, *fit(apply_temperature(probs, temperature), labels)) for temperature in TEMPERATURES]
+    temperature, model, log_likelihood = max(fits, key=lambda each: each[2])
+    calibrated = apply_temperature(probs, temperature)
+    rate = mean_wrong(calibrated, labels, model)
+    error = Z_95 * bootstrap_error(calibrated, labels, model)
+    interval = Interval(rate, max(0.0, rate - error), min(1.0, rate + error))
+    return HeldOutNoise(interval, float(model.uniform), model.matrix(), temperature, log_likelihood / len(labels))
 
 
-def label_likelihood(labels: Array, probs: Array) -> float:
-    """How well probabilities (n, K) of labels foretell the labels, the mean logarithm, at the best temperature."""
+def label_log_likelihood(labels: Array, probs: Array) -> float:
+    """Return the mean log-likelihood of labels (n) under probabilities (n, K), at the best temperature."""
     rows = np.arange(len(labels))
-    each = (np.log(tempered(probs, temperature)[rows, labels]).mean() for temperature in TEMPERATURES)
+    each = (np.log(apply_temperature(probs, temperature)[rows, labels]).mean() for temperature in TEMPERATURES)
     return float(max(each))
 
 
-def in_share(seen: Unseen, share: float) -> Unseen:
-    """The same of more samples, of which these are a share and the labels of the others are right."""
-    rate = Interval(*(share * value for value in seen.rate))
-    return seen._replace(rate=rate, chance=share * seen.chance)
+def in_larger_set(noise: HeldOutNoise, share: float) -> HeldOutNoise:
+    """Return the noise of a larger set, of which these samples are a share and all other labels are correct."""
+    rate = Interval(*(share * value for value in noise.rate))
+    return noise._replace(rate=rate, uniform=share * noise.uniform)
 
 
-def fitted(probs: Array, labels: Array) -> tuple[Shares, float]:
-    """The likeliest shares, and how likely they make the labels, less what each share must add."""
-    classes = probs.shape[1]
-    start = Shares(np.full(classes, 0.8), 0.1, 0.1 * others(classes) / (classes - 1))
-    doubted = improved(probs, labels, start, DOUBT, 50)
-    shares = improved(probs, labels, doubted, 0.0, 30)  # what is there is there in full
-    used = int((shares.certain > 1e-6).sum()) + (shares.chance > 1e-6)
-    likelihood = np.log(np.maximum(joint(probs, labels, shares).sum(1), 1e-12)).sum()
-    return shares, float(likelihood - DOUBT * used)
-
-
-def improved(probs: Array, labels: Array, shares: Shares, doubt: float, rounds: int) -> Shares:
-    """Expectation-maximisation."""
-    classes = probs.shape[1]
-    off = others(classes)
-    for _ in range(rounds):
-        likely = joint(probs, labels, shares)
-        likely /= np.maximum(likely.sum(1, keepdims=True), 1e-12)
-        counts = np.zeros((classes, classes))  # label, true class
-        np.add.at(counts, labels, likely)
-        counts = counts.T
-        by_chance = shares.chance * off / (classes - 1)
-        part = np.divide(by_chance, by_chance + shares.certain, out=np.zeros_like(off), where=by_chance > 0)
-        chance = max((counts * off * part).sum() - doubt, 0.0) / len(labels)
-        certain = np.maximum(counts * off * (1 - part) - doubt, 0.0)
-        stays = counts.diagonal()
-        total = stays + certain.sum(1)
-        scale = (1 - chance) / np.where(total > 0, total, 1)
-        shares = Shares(np.where(total > 0, stays * scale, 1 - chance), chance, certain * scale[:, None])
-    return shares
-
-
-def joint(probs: Array, labels: Array, shares: Shares) -> Array:
-    """P(true class and label), (n, K)."""
-    product: Array = probs * shares.matrix().T[labels]
-    return product
-
-
-def share_wrong(probs: Array, labels: Array, shares: Shares) -> float:
-    """The mean probability that a label is wrong."""
-    likely = joint(probs, labels, shares)
-    right = likely[np.arange(len(labels)), labels] / np.maximum(likely.sum(1), 1e-12)
-    return float(1 - right.mean())
-
-
-def resampled(probs: Array, labels: Array, shares: Shares) -> float:
-    """The standard error of the estimate, from samples drawn anew from these."""
-    random = np.random.default_rng(0)
-    rates = []
-    for _ in range(RESAMPLES):
-        drawn = random.integers(0, len(labels), len(labels))
-        again = improved(probs[drawn], labels[drawn], shares, 0.0, 15)
-        rates.append(share_wrong(probs[drawn], labels[drawn], again))
-    return float(np.std(rates, ddof=1))
-
-
-def tempered(probs: Array, temperature: float) -> Array:
-    """Probabilities of logits divided by the temperature."""
-    logits = np.log(np.clip(probs, 1e-7, 1)) / temperature
-    raised = np.exp(logits - logits.max(1, keepdims=True))
-    spread: Array = raised / raised.sum(1, keepdims=True)
-    return spread
-
-
-def dense(guesses: Guesses) -> Array:
-    """Guesses as a table of probabilities (n, K); what the likeliest classes leave is spread over the others."""
+def dense_probs(guesses: Guesses) -> Array:
+    """Return the guesses as a table of probabilities (n, K), with the remainder spread over the other classes."""
     count, kept = guesses.likeliest.shape
     left = np.clip(1 - guesses.likelihood.sum(1), 0, None) / max(guesses.num_classes - kept, 1)
     probs = np.repeat(left[:, None].astype(np.float64), guesses.num_classes, axis=1)
@@ -142,6 +79,70 @@ def dense(guesses: Guesses) -> Array:
     return probs
 
 
-def others(classes: int) -> Array:
-    """One everywhere but on the diagonal."""
+def apply_temperature(probs: Array, temperature: float) -> Array:
+    """Divide the logits of probabilities (n, K) by the temperature."""
+    logits = np.log(np.clip(probs, 1e-7, 1)) / temperature
+    raised = np.exp(logits - logits.max(1, keepdims=True))
+    calibrated: Array = raised / raised.sum(1, keepdims=True)
+    return calibrated
+
+
+def fit(probs: Array, labels: Array) -> tuple[LabelModel, float]:
+    """Return the most likely label model and the penalized log-likelihood of the labels."""
+    classes = probs.shape[1]
+    start = LabelModel(np.full(classes, 0.8), 0.1, 0.1 * off_diagonal(classes) / (classes - 1))
+    penalized = maximize(probs, labels, start, PENALTY, 50)
+    model = maximize(probs, labels, penalized, 0.0, 30)  # shares above zero are estimated without the penalty
+    used = int((model.pairwise > 1e-6).sum()) + (model.uniform > 1e-6)
+    log_likelihood = np.log(np.maximum(joint_probs(probs, labels, model).sum(1), 1e-12)).sum()
+    return model, float(log_likelihood - PENALTY * used)
+
+
+def maximize(probs: Array, labels: Array, model: LabelModel, penalty: float, rounds: int) -> LabelModel:
+    """Improve the label model by expectation-maximisation."""
+    classes = probs.shape[1]
+    off = off_diagonal(classes)
+    for _ in range(rounds):
+        likely = joint_probs(probs, labels, model)
+        likely /= np.maximum(likely.sum(1, keepdims=True), 1e-12)
+        counts = np.zeros((classes, classes))  # label, true class
+        np.add.at(counts, labels, likely)
+        counts = counts.T
+        by_chance = model.uniform * off / (classes - 1)
+        part = np.divide(by_chance, by_chance + model.pairwise, out=np.zeros_like(off), where=by_chance > 0)
+        uniform = max((counts * off * part).sum() - penalty, 0.0) / len(labels)
+        pairwise = np.maximum(counts * off * (1 - part) - penalty, 0.0)
+        correct = counts.diagonal()
+        total = correct + pairwise.sum(1)
+        scale = (1 - uniform) / np.where(total > 0, total, 1)
+        model = LabelModel(np.where(total > 0, correct * scale, 1 - uniform), uniform, pairwise * scale[:, None])
+    return model
+
+
+def joint_probs(probs: Array, labels: Array, model: LabelModel) -> Array:
+    """Return P(true class and label), (n, K)."""
+    product: Array = probs * model.matrix().T[labels]
+    return product
+
+
+def mean_wrong(probs: Array, labels: Array, model: LabelModel) -> float:
+    """Return the mean probability that a label is wrong."""
+    likely = joint_probs(probs, labels, model)
+    correct = likely[np.arange(len(labels)), labels] / np.maximum(likely.sum(1), 1e-12)
+    return float(1 - correct.mean())
+
+
+def bootstrap_error(probs: Array, labels: Array, model: LabelModel) -> float:
+    """Return the standard error of the estimated rate, by bootstrapping the samples."""
+    random = np.random.default_rng(0)
+    rates = []
+    for _ in range(RESAMPLES):
+        drawn = random.integers(0, len(labels), len(labels))
+        refitted = maximize(probs[drawn], labels[drawn], model, 0.0, 15)
+        rates.append(mean_wrong(probs[drawn], labels[drawn], refitted))
+    return float(np.std(rates, ddof=1))
+
+
+def off_diagonal(classes: int) -> Array:
+    """Return a matrix of ones with zeros on the diagonal."""
     return 1.0 - np.eye(classes)

@@ -1,0 +1,291 @@
+"""Audit of labels with the predicted probabilities of any classifier, both read from files.
+
+`audit_files` is the audit without a run. Labels and probabilities come from .npy, .npz or .csv files.
+"""
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelsieve.audit.files import write_audit
+from labelsieve.audit.findings import findings_from_guesses
+from labelsieve.audit.guesses import guesses_from_probs
+from labelsieve.auto.audit import print_ignored_decisions
+from labelsieve.auto.samples import read_texts, sample_renderer, text_file, text_renderer
+from labelsieve.data import Reading, Trainable, load_data
+from labelsieve.data.arrays import load_npy, load_npz
+from labelsieve.data.classes import numbered
+from labelsieve.data.table import read_records
+from labelsieve.errors import InputError
+from labelsieve.review.decisions import decisions_path
+from labelsieve.runs.execute import versions
+from labelsieve.runs.read import read_json
+from labelsieve.text import printable
+
+Array = np.ndarray[Any, Any]
+Names = tuple[str, ...]
+Record = tuple[int, list[str]]  # number of a line and its cells
+TABLES = (".csv", ".tsv")
+PREFIX = "p_"  # of the probability columns in a table with other columns
+LABEL = "label"
+DIGITS = re.compile("[0-9]+")
+PRINTED_CLASSES = 10
+ACCEPTED = {
+    "labels": "a .npy or .npz file with one array (n), or a .csv file with one column or a column named label",
+    "probabilities": "a .npy or .npz file with one array (n, K), or a .csv file with a column per class",
+}
+
+
+def audit_files(
+    labels: Path,
+    pred_probs: Path,
+    out: Path,
+    *,
+    classes: Path | None = None,
+    text: str | None = None,
+    data: str | None = None,
+    export: Sequence[str] = (),
+) -> None:
+    """Audit labels with the probabilities of any classifier, write the files of the audit and print the result.
+
+    Args:
+        labels: File of the labels.
+        pred_probs: File of the probabilities, from a classifier that was not trained on these labels.
+        out: Folder of the audit.
+        classes: Text file with a class name per line, in the order of the columns.
+        text: The samples themselves, as file.csv:column.
+        data: The samples themselves, as data for `labelsieve train`.
+        export: Names of additional formats, keys of `labelsieve.audit.files.EXPORTS`.
+    """
+    probs, columns = read_probabilities(pred_probs)
+    samples = None if data is None else load_samples(data, len(probs), pred_probs)
+    known = read_class_names(classes, probs.shape[1]) or columns
+    numbers, names = numbered_labels(labels, probs.shape[1], known, None if samples is None else tuple(samples.classes))
+    guesses = guesses_from_probs(numbers, probs)
+    render, ids, texts = None, None, None
+    if data is not None and samples is not None:
+        render, ids = sample_renderer(data, Reading(), samples), samples.names and list(samples.names)
+    elif text is not None:
+        texts = read_texts(text, len(guesses))
+        render = text_renderer(texts)
+    fingerprint = labels_fingerprint(guesses.labels, names)
+    refuse_other_decisions(out, fingerprint)
+    made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": fingerprint}
+    made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
+    findings = findings_from_guesses(guesses, names, ids, out_of_sample=True)
+    write_audit(findings, out, made, render=render, texts=texts, export=export)
+    print_ignored_decisions(out, export)
+    folder = printable(shlex.quote(str(out)))
+    print(f"report: labelsieve report {folder}\nreview: labelsieve review {folder}")
+    if render is None:
+        print("To show the samples in the report and the review, add --text or --data to this command.")
+
+
+def read_labels(path: Path) -> Array:
+    """Return the labels (n) in a file, as numbers or as names."""
+    if path.suffix.lower() in TABLES:
+        return np.array(label_column(path))
+    return only_array(path, "labels")
+
+
+def read_probabilities(path: Path) -> tuple[Array, Names | None]:
+    """Return the probabilities (n, K) in a file and the names of its columns, if any; .npy files are memory-mapped."""
+    names = None
+    if path.suffix.lower() in TABLES:
+        probs, names = probability_table(path)
+    else:
+        probs = only_array(path, "probabilities")
+    if probs.ndim != 2:
+        raise InputError(f"{path} must hold one array of shape (samples, classes), not {probs.shape}")
+    return probs, names
+
+
+def read_class_names(path: Path | None, count: int) -> Names | None:
+    """Return the class names in a text file with one name per line."""
+    if path is None:
+        return None
+    try:
+        names = tuple(path.read_text(encoding="utf-8-sig").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}; --classes needs a text file with one name per line") from error
+    if len(names) != count or len(set(names)) < len(names):
+        raise InputError(f"{path} must name {count} different classes, one per line, in the order of the columns")
+    return names
+
+
+def class_numbers(labels: Array, names: Names | None, path: Path, count: int) -> tuple[Array, Names, bool]:
+    """Convert labels to class numbers.
+
+    Labels that are all among the names stand for these; other integers stand for the columns, from 0.
+
+    Args:
+        labels: (n) numbers or names.
+        names: Names of the columns, if they are known.
+        path: File of the labels, for error messages.
+        count: Number of columns.
+
+    Returns:
+        The class numbers (n), the names of the classes, and whether the order of the classes is assumed.
+    """
+    distinct, codes = np.unique(labels, return_inverse=True)
+    words = [word.decode(errors="replace") if isinstance(word, bytes) else str(word) for word in distinct.tolist()]
+    place = {name: k for k, name in enumerate(names or ())}
+    if words and all(word in place for word in words):
+        return np.array([place[word] for word in words], dtype=np.int64)[codes], names or (), False
+    if labels.dtype.kind not in "US":
+        return labels, names or tuple(map(str, range(count))), False
+    if words and all(DIGITS.fullmatch(word) and len(word) < 10 for word in words):
+        return np.array([int(word) for word in words])[codes], names or tuple(map(str, range(count))), False
+    if names is not None:
+        unknown = next(word for word in words if word not in place)
+        raise InputError(f"{path}: {unknown!r} is not one of the classes ({', '.join(names[:10])})")
+    numbers, found = numbered(labels, str(path))
+    if len(found) != count:
+        raise InputError(f"{path} has {len(found)} classes, the probabilities {count} columns; set --classes")
+    return numbers.numpy(), found, True
+
+
+def load_samples(data: str, count: int, pred_probs: Path) -> Trainable:
+    """Load the samples that the probabilities belong to."""
+    samples = load_data(data, Reading()).train
+    if len(samples) != count:
+        raise InputError(f"{data} has {len(samples):,} samples but {pred_probs} has {count:,} rows")
+    return samples
+
+
+def numbered_labels(path: Path, count: int, known: Names | None, of_data: Names | None) -> tuple[Array, Names]:
+    """Return labels as numbers and the names of the classes; print the names if they are assumed."""
+    candidates = known or (of_data if of_data and len(of_data) == count else None)
+    numbers, names, assumed = class_numbers(read_labels(path), candidates, path, count)
+    if assumed or (candidates and not known):
+        listed = printable(", ".join(names[:PRINTED_CLASSES])) + (", ..." if count > PRINTED_CLASSES else "")
+        print(f"assumed order of the columns: {listed}; name them with --classes if this is wrong")
+    return numbers, names
+
+
+def labels_fingerprint(labels: Array, names: Sequence[str]) -> str:
+    """Return a fingerprint of labels and class names."""
+    return hashlib.sha256(repr(names).encode() + labels.astype(np.int64).tobytes()).hexdigest()[:16]
+
+
+def refuse_other_decisions(out: Path, fingerprint: str) -> None:
+    """Raise InputError if the folder holds decisions about other labels."""
+    if not decisions_path(out).exists() or not (out / "summary.json").exists():
+        return
+    if read_json(out / "summary.json").get("made", {}).get("fingerprint") != fingerprint:
+        raise InputError(f"{out}/review holds decisions about other labels; use another --out or move that folder")
+
+
+def only_array(path: Path, kind: str) -> Array:
+    """Return the only array of a .npy or .npz file."""
+    suffix = path.suffix.lower()
+    if suffix not in (".npy", ".npz"):
+        raise InputError(f"{path} cannot be used for the {kind}; give {ACCEPTED[kind]}")
+    if not path.is_file():
+        raise InputError(f"cannot read {path}: there is no such file; give {ACCEPTED[kind]}")
+    with path.open("rb") as file:
+        start = file.read(6)
+    if not start.startswith(b"PK" if suffix == ".npz" else b"\x93NUMPY"):
+        raise InputError(f"{path} is not a {suffix} file, despite its name; give {ACCEPTED[kind]}")
+    if suffix == ".npz":
+        arrays = load_npz(path)
+        if len(arrays) != 1:
+            raise InputError(f"{path} holds {len(arrays)} arrays ({', '.join(arrays)}); give {ACCEPTED[kind]}")
+        return next(iter(arrays.values()))
+    if kind == "labels":
+        return load_npy(path)
+    try:
+        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError):
+        return load_npy(path)  # raises an error with the reason
+
+
+def label_column(path: Path) -> list[str]:
+    """Return the column named label, or else the only column, which has no header then."""
+    records = read_table(path)
+    header = [name.strip().casefold() for name in records[0][1]]
+    if LABEL in header:
+        place, rows = header.index(LABEL), records[1:]
+    elif len(header) == 1:
+        place, rows = 0, records
+    else:
+        listed = ", ".join(records[0][1])
+        raise InputError(f"{path} has {len(header)} columns ({listed}), none named label; give {ACCEPTED['labels']}")
+    if not rows:
+        raise InputError(f"{path} has a header but no labels; give {ACCEPTED['labels']}")
+    return [cells[place].strip() for _, cells in rows]
+
+
+def probability_table(path: Path) -> tuple[Array, Names | None]:
+    """Return the probabilities in a .csv file and the names of their columns.
+
+    With a header, these are the columns that begin with p_ or, if there are none, all named columns except label.
+    """
+    records = read_table(path)
+    header = [name.strip() for name in records[0][1]]
+    if not is_header(header):
+        return parse_probabilities(path, records, range(len(header))), None
+    prefixed = [k for k, name in enumerate(header) if name.startswith(PREFIX)]
+    # pandas writes row numbers into a column without a name
+    places = prefixed or [k for k, name in enumerate(header) if name and name.casefold() != LABEL]
+    names = tuple(header[k].removeprefix(PREFIX) if prefixed else header[k] for k in places)
+    if len(set(names)) < len(names):
+        raise InputError(f"{path} names a class twice in its header; give each column its own name")
+    return parse_probabilities(path, records[1:], places), names
+
+
+def is_header(cells: Sequence[str]) -> bool:
+    """Return whether the first line of a table holds names or class numbers instead of probabilities.
+
+    Class numbers are different integers, other than the two probabilities 1 and 0.
+    """
+    if all(DIGITS.fullmatch(cell) for cell in cells):
+        return len(set(cells)) == len(cells) and list(cells) != ["1", "0"]
+    return not all(is_number(cell) for cell in cells)
+
+
+def number(cell: str) -> float:
+    """Parse a number, also with a decimal comma."""
+    return float(cell.replace(",", "."))
+
+
+def is_number(cell: str) -> bool:
+    try:
+        number(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_probabilities(path: Path, records: Sequence[Record], places: Sequence[int]) -> Array:
+    """Return the numbers (n, K) in these columns."""
+    if not records:
+        raise InputError(f"{path} has a header but no rows; give {ACCEPTED['probabilities']}")
+    table = np.empty((len(records), len(places)), np.float32)
+    for row, (line, cells) in enumerate(records):
+        try:
+            table[row] = [number(cells[place]) for place in places]
+        except ValueError:
+            invalid = next(cells[place] for place in places if not is_number(cells[place]))
+            raise InputError(
+                f"{path}:{line} holds {invalid!r} where a probability is expected; remove other columns, or begin the "
+                f"names of the probability columns with {PREFIX}"
+            ) from None
+    return table
+
+
+def read_table(path: Path) -> list[Record]:
+    """Return the lines of a .csv file, all with the same number of cells."""
+    records = read_records(path)
+    if not records:
+        raise InputError(f"{path} is empty")
+    columns = len(records[0][1])
+    for line, cells in records:
+        if len(cells) != columns:
+            raise InputError(f"{path}:{line} has {len(cells)} cells but the first line has {columns}; correct it")
+    return records

@@ -41,7 +41,7 @@ from benchmarks.peers import (
     watched,
 )
 from labelsieve.audit import find_label_issues, label_quality
-from labelsieve.auto.audit import findings_in
+from labelsieve.auto.audit import findings_of_run
 from labelsieve.auto.train import seconds_per_step
 from labelsieve.commands.options import from_options
 from labelsieve.data import Reading, load_data
@@ -212,7 +212,7 @@ def audited(bench: Bench, task: Task, name: str, train: Callable[[Path], object]
     train(path)
     samples = read_samples(path)
     assert samples is not None
-    findings = findings_in(path, samples, prepared.train.classes)
+    findings = findings_of_run(path, samples, prepared.train.classes)
     spent = clock.read()
     looked_at = samples["split"] != TESTED  # what was held out is audited as well
     assert (findings.labels[looked_at] == prepared.train.labels.cpu().numpy()).all()

@@ -40,12 +40,12 @@ class Wider(Tally):
         super().__init__(method, samples, device)
         self.criterion = next(part for part in method.parts() if isinstance(part, Criterion))
 
-    def readings(self, step: Step, labels: Tensor) -> dict[str, Tensor]:
+    def sample_values(self, step: Step, labels: Tensor) -> dict[str, Tensor]:
         more = {
             "observed": observed_confidence(step.probs, labels),
             "score": self.criterion(step.probs, labels),
         }
-        return {**super().readings(step, labels), **more}
+        return {**super().sample_values(step, labels), **more}
 
 
 def measure(samples: dict[str, Array], clean: Array) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def main(first: int = 3, seeds: int = 3, folder: str = "runs/audit") -> None:
         for noise, rate in SETTINGS:
             experiment = experiment_for("fashion", noise=noise, rate=rate, noise_rate=rate, seed=seed)
             path = Path(folder) / experiment.name()
-            with patch("labelsieve.train.step.Tally", Wider):
+            with patch("labelsieve.train.loop.Tally", Wider):
                 run(experiment, path)
             train = gather(experiment, Shelf()).train
             clean = (train.labels if train.clean is None else train.clean).numpy()

@@ -36,8 +36,8 @@ from labelsieve.noise import corrupt, pair
 from labelsieve.runs.spec import DATASET_SETTINGS
 from labelsieve.runtime import best_device, best_precision, device_name, usable_device
 from labelsieve.train import Training, fit
-from labelsieve.train.graph import Recorder, own_stream
-from labelsieve.train.loop import Steps, Watcher, lend_generator
+from labelsieve.train.graph import GraphRecorder, own_stream
+from labelsieve.train.loop import Steps, Watcher, set_generator
 from labelsieve.train.step import Learner
 
 LAM = 0.5
@@ -317,11 +317,11 @@ class Bench:
         networks = make_networks(partial(self.network, True, classes), method.networks, 0)
         networks = move_to_device(networks, self.device, settings.get("precision", "fp32"))
         random = torch.Generator(self.device)
-        lend_generator(networks, random)
-        lend_generator(method, random)
+        set_generator(networks, random)
+        set_generator(method, random)
         learner = Learner(networks.train(), method.to(self.device).train(), Training(batch=self.batch, **settings))
         past_the_warm_up(method, train)
-        steps = Steps(learner, train, Recorder(self.device, random, enabled=learner.training.recorded))
+        steps = Steps(learner, train, GraphRecorder(self.device, random, enabled=learner.training.recorded))
         order = torch.arange(len(train) // self.batch * self.batch, device=self.device)
 
         def work() -> None:

@@ -19,7 +19,7 @@ from labelsieve.core.method import Method, Step
 from labelsieve.runs.execute import Prepared
 from labelsieve.runtime import derive, generator
 from labelsieve.train import fit
-from labelsieve.train.evaluate import predictions
+from labelsieve.train.evaluate import predict_batches
 
 Array = np.ndarray[Any, Any]
 FOLDS = 5
@@ -125,7 +125,7 @@ def predicted(prepared: Prepared, learnt: Tensor, asked: Tensor, epochs: int, se
     result = fit(lambda number: networks, Method(CrossEntropy()), part, training=training)
     networks.load_state_dict(result.chosen.networks)
     rest = prepared.train.at(asked.to(prepared.train.labels.device))
-    return torch.cat([probs[0] for probs, *_ in predictions(networks, rest, training)]).cpu().numpy()
+    return torch.cat([probs[0] for probs, *_ in predict_batches(networks, rest, training)]).cpu().numpy()
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:

@@ -30,7 +30,7 @@ from labelsieve.errors import InputError
 from labelsieve.runs.read import read_json
 from labelsieve.runs.spec import Experiment
 from labelsieve.runtime import generator
-from labelsieve.train.augment import window_of
+from labelsieve.train.augment import window_size
 
 
 class Shelf:
@@ -136,7 +136,7 @@ def true_labels_known(experiment: Experiment) -> bool:
 
 def reading_of(experiment: Experiment) -> Reading:
     """Return the options for reading the data of an experiment."""
-    window = window_of(experiment.augment)
+    window = window_size(experiment.augment)
     if window and experiment.size not in (None, window):
         raise InputError(f"--size {experiment.size} contradicts the window of {window} in --augment; remove --size")
     return Reading(

@@ -34,9 +34,9 @@ from labelsieve.runs.record import errors
 from labelsieve.runs.spec import Experiment
 from labelsieve.runtime import device_name, usable_device
 from labelsieve.train import Result, Training, fit
-from labelsieve.train.augment import centred, window_of
-from labelsieve.train.checkpoint import Row, prefixed, to_bytes
-from labelsieve.train.evaluate import evidence, sample_scores
+from labelsieve.train.augment import center_window, window_size
+from labelsieve.train.checkpoint import Row, add_prefix, serialize_tensors
+from labelsieve.train.evaluate import sample_predictions, sample_scores
 from labelsieve.train.loop import MakeNetworks, StopFlag, Watcher
 
 MATRIX_IN_RECORD = 20  # classes; larger noise matrices are only in tables.safetensors
@@ -68,7 +68,7 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     if decided is not None:
         for part in method.selections:
             part.trust(decided[places.train])
-    window = window_of(experiment.augment)
+    window = window_size(experiment.augment)
     shape = (train.shape[0], window, window) if window else train.shape
     if experiment.augment and len(shape) == 1:
         raise InputError("--augment applies to images, but the data is a table of numbers; remove --augment")
@@ -129,7 +129,7 @@ def first_batch(prepared: Prepared) -> Tensor:
     size = min(prepared.training.batch, len(prepared.train))
     index = torch.arange(size, device=prepared.train.labels.device)
     next(iter(prepared.train.staged(index, size)))
-    return centred(prepared.train.inputs(index), window_of(prepared.training.augment))
+    return center_window(prepared.train.inputs(index), window_size(prepared.training.augment))
 
 
 def _networks_maker(
@@ -240,7 +240,7 @@ def run(
         if newest is not None and newest[1]["round"] == prepared.method.rounds - 1:
             folder.require_scores(experiment.scores, newest[1]["epochs_done"])
         if newest is None:
-            folder.record.cut(0)
+            folder.record.truncate(0)
             folder.record.append(_start_row(experiment, prepared) | ({"chosen": chosen} if chosen else {}))
         result = fit(
             prepared.make_networks,
@@ -269,7 +269,7 @@ def _save_scores(epochs: Sequence[int], prepared: Prepared, folder: RunFolder, e
     tensors["label"] = train.labels.to(kind)
     if train.clean is not None:
         tensors["clean"] = train.clean.to(kind)
-    folder.write(scores_name(epoch), to_bytes(tensors))
+    folder.write(scores_name(epoch), serialize_tensors(tensors))
 
 
 def _start_row(experiment: Experiment, prepared: Prepared) -> Row:
@@ -294,12 +294,12 @@ def _start_row(experiment: Experiment, prepared: Prepared) -> Row:
 
 def _write_results(experiment: Experiment, prepared: Prepared, result: Result, folder: RunFolder) -> None:
     """Write tables, per-sample statistics, model and the last line of the record, and mark the run as finished."""
-    tables = {**prefixed("last", result.tables), **prefixed("chosen", result.chosen.tables)}
+    tables = {**add_prefix("last", result.tables), **add_prefix("chosen", result.chosen.tables)}
     if prepared.train.clean is not None:
         classes = prepared.train.num_classes
         tables["noise"] = noise.transition_counts(prepared.train.clean, prepared.train.labels, classes)
-    folder.write("tables.safetensors", to_bytes(tables))
-    folder.write("samples.safetensors", to_bytes(sample_statistics(prepared, result)))
+    folder.write("tables.safetensors", serialize_tensors(tables))
+    folder.write("samples.safetensors", serialize_tensors(sample_statistics(prepared, result)))
     about = {
         "model": prepared.model,
         "shape": list(prepared.shape),
@@ -308,7 +308,7 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
         "classes": list(prepared.train.classes),
     }
     folder.write(
-        "model.safetensors", to_bytes(first_network_weights(result.chosen.networks), {"labelsieve": json.dumps(about)})
+        "model.safetensors", serialize_tensors(first_network_weights(result.chosen.networks), {"labelsieve": json.dumps(about)})
     )
     folder.record.append({"event": "end", "chosen_epoch": result.chosen.epoch, **errors(result.rows)})
     folder.finish()
@@ -317,7 +317,7 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
 def sample_statistics(prepared: Prepared, result: Result) -> dict[str, Tensor]:
     """Return the statistics of every sample of the data's training set, in its order.
 
-    Predictions of the delivered networks (see `evidence`), `split` (trained on, held out or tested), `decided` if a
+    Predictions of the delivered networks (see `sample_predictions`), `split` (trained on, held out or tested), `decided` if a
     reviewer decided labels, and the means of the values collected during training, 0 where there are none.
     """
     networks = prepared.make_networks(0)
@@ -330,7 +330,7 @@ def sample_statistics(prepared: Prepared, result: Result) -> dict[str, Tensor]:
     ]
     known = [(split, where, data) for split, where, data in parts if where is not None and data is not None]
     where = torch.cat([places for _, places, _ in known])
-    found = [evidence(networks, data, prepared.training) for *_, data in known]
+    found = [sample_predictions(networks, data, prepared.training) for *_, data in known]
     whole = {name: _scattered(where, torch.cat([part[name] for part in found])) for name in found[0]}
     whole["split"] = _scattered(where, torch.cat([torch.full((len(p),), s, dtype=torch.uint8) for s, p, _ in known]))
     if prepared.decided is not None:

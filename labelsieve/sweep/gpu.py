@@ -13,7 +13,7 @@ from labelsieve.runs.data import Shelf
 from labelsieve.runs.execute import Prepared, first_batch, prepare, run
 from labelsieve.runs.spec import Experiment
 from labelsieve.sweep.sweep import POLL, Failures
-from labelsieve.train.evaluate import predictions
+from labelsieve.train.evaluate import predict_batches
 from labelsieve.train.loop import StopFlag
 from labelsieve.train.step import Learner
 
@@ -102,7 +102,7 @@ def measure_fit(prepared: Prepared) -> Fit:
     learner = Learner(networks, prepared.method.to(device), prepared.training)
     index = torch.arange(min(prepared.training.batch, len(prepared.train)), device=device)
     learner.step(first_batch(prepared), prepared.train.labels[index], index)
-    next(predictions(networks, prepared.train, prepared.training))
+    next(predict_batches(networks, prepared.train, prepared.training))
     taken = torch.cuda.max_memory_allocated(device) - before
     del networks, learner
     torch.cuda.empty_cache()

@@ -1,7 +1,19 @@
-"""Training: fit, its settings, its record and its checkpoints."""
+"""Training of one or several networks with a method.
+
+Modules:
+
+* ``settings``: ``Training``, the settings of a training, and ``Samples``, the interface of labelled data.
+* ``loop``: ``fit``, the training loop, with its result, progress and signals.
+* ``step``: ``Learner``, one training step; an update that is not finite is undone.
+* ``graph``: ``GraphRecorder``, which replays steps as CUDA graphs.
+* ``counters``: ``Meters`` and ``Tally``, statistics per epoch and per sample, kept on the device.
+* ``evaluate``: predictions, error rates and per-sample scores in eval mode.
+* ``augment``: ``Augment``, random image augmentation on the device.
+* ``checkpoint``: ``Checkpoints`` and ``Record``, the files from which a training resumes.
+"""
 
 from labelsieve.train.checkpoint import Checkpoints, Record
-from labelsieve.train.loop import Chosen, Result, fit
+from labelsieve.train.loop import ChosenEpoch, Result, StopFlag, Watcher, fit
 from labelsieve.train.settings import Samples, Training
 
-__all__ = ["Checkpoints", "Chosen", "Record", "Result", "Samples", "Training", "fit"]
+__all__ = ["Checkpoints", "ChosenEpoch", "Record", "Result", "Samples", "StopFlag", "Training", "Watcher", "fit"]

@@ -1,10 +1,14 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON with a checksum. Nothing is ever unpickled."""
+"""Files from which a training resumes: checkpoints and the record.
+
+A checkpoint is a .safetensors file and a JSON manifest with its checksum; nothing is ever unpickled. The record is a
+file of JSON lines, one for each epoch.
+"""
 
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +19,27 @@ from torch import Tensor
 
 from labelsieve.files import disk_error, write_atomically
 
-KEEP = 2  # should the newest be damaged, the one before it is used
+KEEP = 2  # checkpoints; the older one is used if the newer one is damaged
+
+Row = dict[str, Any]  # one line of a record
 
 
 class Checkpoints:
-    """The newest checkpoints of a run in a folder of their own."""
+    """The newest checkpoints of a run, in a folder that holds nothing else."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, number: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Write the tensors, then the manifest that makes them count, then drop what is too old."""
+        """Write the tensors, then the manifest that makes them valid, then delete older checkpoints.
+
+        Args:
+            number: increases with every checkpoint of a run.
+            tensors: the state of the training.
+            facts: JSON values that are stored in the manifest.
+        """
         self.folder.mkdir(exist_ok=True)
-        content = to_bytes(tensors)
+        content = serialize_tensors(tensors)
         manifest = {"sha256": hashlib.sha256(content).hexdigest(), **facts}
         write_atomically(self._tensors(number), content)
         write_atomically(self._manifest(number), json.dumps(manifest).encode())
@@ -36,7 +48,7 @@ class Checkpoints:
             self._tensors(old).unlink(missing_ok=True)
 
     def newest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The newest checkpoint that is whole, or None."""
+        """Return the tensors and facts of the newest undamaged checkpoint, or None."""
         for number in reversed(self._numbers()):
             try:
                 content = self._tensors(number).read_bytes()
@@ -45,11 +57,11 @@ class Checkpoints:
                     return load(content), manifest
             except (OSError, ValueError, KeyError, SafetensorError):
                 pass
-            warnings.warn(f"{self._tensors(number)} is damaged; the checkpoint before it is used", stacklevel=2)
+            warnings.warn(f"{self._tensors(number)} is damaged; using the checkpoint before it", stacklevel=2)
         return None
 
     def clear(self) -> None:
-        """Remove the folder: a finished run needs no checkpoint."""
+        """Delete the folder."""
         if self.folder.exists():
             for path in self.folder.iterdir():
                 path.unlink()
@@ -65,43 +77,14 @@ class Checkpoints:
         return self.folder / f"{number:06d}.json"
 
 
-def to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Safetensors of copies: tensors that share memory may not be saved together."""
-    return save(on_host(tensors), metadata)
-
-
-def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in the host's memory, with one transfer for all tensors of a type and device."""
-    copies: dict[str, Tensor] = {}
-    for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors.values()):
-        same = {name: t.detach() for name, t in tensors.items() if (t.dtype, t.device) == kind}
-        flat = torch.cat([tensor.flatten() for tensor in same.values()]).cpu()
-        parts = flat.split([tensor.numel() for tensor in same.values()])
-        copies |= {name: part.view(same[name].shape) for name, part in zip(same, parts, strict=True)}
-    return {name: copies[name].clone() for name in tensors}
-
-
-def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `prefixed` put under a prefix."""
-    return {
-        name.removeprefix(f"{prefix}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}/")
-    }
-
-
-Row = dict[str, Any]
-
-
 class Record:
-    """Appends whole lines; a line that a crash cut short is not read."""
+    """A file of JSON lines that is only appended to; `labelsieve.runs.record` reads it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, row: Row) -> None:
+        """Append one line and flush it to the disk."""
         line = json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
         try:
             with self.path.open("ab") as file:
@@ -112,19 +95,37 @@ class Record:
             raise disk_error(self.path, error) from error
 
     def size(self) -> int:
+        """Return the size of the file in bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def cut(self, size: int) -> None:
-        """Forget what was written after the file had this size."""
+    def truncate(self, size: int) -> None:
+        """Remove everything after the first `size` bytes."""
         if self.path.exists():
             os.truncate(self.path, size)
 
-    def rows(self) -> list[Row]:
-        return list(read_rows(self.path))
+
+def serialize_tensors(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Return tensors in the safetensors format; they may share memory."""
+    return save(copy_to_host(tensors), metadata)
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The whole lines of a record."""
-    if path.exists():
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            yield json.loads(line)
+def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors to the CPU, with one transfer for all tensors of a dtype and device."""
+    copies: dict[str, Tensor] = {}
+    for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors.values()):
+        same = {name: t.detach() for name, t in tensors.items() if (t.dtype, t.device) == kind}
+        flat = torch.cat([tensor.flatten() for tensor in same.values()]).cpu()
+        parts = flat.split([tensor.numel() for tensor in same.values()])
+        copies |= {name: part.view(same[name].shape) for name, part in zip(same, parts, strict=True)}
+    return {name: copies[name].clone() for name in tensors}
+
+
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors under the names prefix/name."""
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def select_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that `add_prefix` stored under a prefix, under their original names."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

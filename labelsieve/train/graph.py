@@ -1,4 +1,4 @@
-"""Recorder: steps that only change tensors in place, run eagerly at first, then recorded as CUDA graphs."""
+"""GraphRecorder: run steps that only change tensors in place, first eagerly, then as CUDA graphs."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -6,16 +6,21 @@ from contextlib import contextmanager
 
 import torch
 
-EAGER_CALLS = 3  # real ones: they allocate, compile and choose algorithms, none of which can be recorded
-RECORDING = threading.Lock()  # beside other runs of the process: a recording begins by waiting for the whole device
+EAGER_CALLS = 3  # the first calls allocate memory, compile and choose algorithms, which cannot be captured
+CAPTURE_LOCK = threading.Lock()  # a capture first waits for the whole device, also for other runs of the process
+THREAD = threading.local()  # one stream per thread: torch reuses its 32 streams, so two runs could share one
 
-OWN = threading.local()  # a stream per thread: torch hands out 32 in turn, and two runs on one would meet
 
+class GraphRecorder:
+    """Runs steps by key and replays them as CUDA graphs after a few eager calls.
 
-class Recorder:
-    """Runs each step by its key. What is random in it must draw from `random`.
+    A step that cannot be captured, for example because it reads from the device, stays eager; `reason` says why.
 
-    A step that cannot be recorded, such as one that reads from the device, stays eager; `reason` says why.
+    Args:
+        device: the device of all tensors.
+        random: the generator of all random numbers in the steps.
+        enabled: False to run every step eagerly.
+        clean_up: called after a failed capture, to discard tensors that were never computed.
     """
 
     def __init__(
@@ -28,46 +33,46 @@ class Recorder:
     ) -> None:
         self.device = device
         self.random = random
-        self.clean_up = clean_up  # after a recording that broke: what it left was never computed
-        self.reason = None if device.type == "cuda" else f"graphs need a GPU, this is {device.type}"
+        self.clean_up = clean_up
+        self.reason = None if device.type == "cuda" else f"CUDA graphs need a GPU, the device is {device.type}"
         if not enabled:
-            self.reason = "asked for"
+            self.reason = "requested"
         self._calls: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._memory = torch.cuda.graph_pool_handle() if self.reason is None else None
 
     def run(self, key: Hashable, step: Callable[[], None]) -> None:
-        """Do the step; a key stands for the same work on the same tensors every time."""
+        """Run a step; calls with equal keys must do the same work on the same tensors."""
         if key in self._graphs:
             self._graphs[key].replay()
             return
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if self.reason is None and calls > EAGER_CALLS:
-            graph = self._recorded(step)
+            graph = self._capture(step)
             if graph is not None:
                 self._graphs[key] = graph
                 graph.replay()
                 return
         step()
 
-    def _recorded(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """The step as a graph, which has not run yet; None, with a reason, if that cannot be."""
+    def _capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        """Return the step as a graph that has not run yet, or None after setting `reason`."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.random)
         default = torch.cuda.default_generators[torch.cuda.current_device()]
         states = [(generator, generator.get_state()) for generator in (self.random, default)]
         stream = torch.cuda.current_stream(self.device)
         try:
-            with RECORDING, torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
+            with CAPTURE_LOCK, torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
                 step()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             self.reason = str(error).partition("\n")[0]
-            for generator, state in states:  # a broken recording leaves them unusable
-                whole = torch.Generator(self.device)
-                whole.set_state(state)
-                generator.graphsafe_set_state(whole)
+            for generator, state in states:  # a failed capture leaves the generators unusable
+                fresh = torch.Generator(self.device)
+                fresh.set_state(state)
+                generator.graphsafe_set_state(fresh)
             self.clean_up()
             return None
         return graph
@@ -75,13 +80,13 @@ class Recorder:
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Work on a stream of one's own, after what was begun before; on a CPU, just work."""
+    """Work on a CUDA stream of this thread, after all work queued before; do nothing on a CPU."""
     if device.type != "cuda":
         yield
         return
-    if not hasattr(OWN, "stream"):
-        OWN.stream = torch.cuda.Stream(device)
-    outside, inside = torch.cuda.current_stream(device), OWN.stream
+    if not hasattr(THREAD, "stream"):
+        THREAD.stream = torch.cuda.Stream(device)
+    outside, inside = torch.cuda.current_stream(device), THREAD.stream
     inside.wait_stream(outside)
     with torch.cuda.stream(inside):
         yield

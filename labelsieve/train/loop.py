@@ -1,4 +1,12 @@
-"""SIGINT and SIGTERM only raise a flag; training looks at it between two steps."""
+"""fit: the training loop.
+
+Contents:
+
+* ``fit`` and its ``Result``: train the networks of every round, resume from checkpoints, choose the epoch to deliver.
+* ``Watcher``: the interface of progress displays.
+* ``StopFlag``: turns SIGINT and SIGTERM into a stop between two steps.
+* ``Steps``: the steps of an epoch; the position in the epoch is kept on the device.
+"""
 
 import signal
 import threading
@@ -18,37 +26,50 @@ from labelsieve.core.part import Predict
 from labelsieve.errors import Diverged, Stopped
 from labelsieve.runtime import derive, generator
 from labelsieve.train.augment import Augment
-from labelsieve.train.checkpoint import Checkpoints, Record, Row, prefixed, under
-from labelsieve.train.counters import Meters, Reading, Tally
-from labelsieve.train.evaluate import ErrorRates, predictions
-from labelsieve.train.graph import Recorder, own_stream
+from labelsieve.train.checkpoint import Checkpoints, Record, Row, add_prefix, select_prefix
+from labelsieve.train.counters import EpochStats, Meters, Tally
+from labelsieve.train.evaluate import ErrorRates, predict_batches
+from labelsieve.train.graph import GraphRecorder, own_stream
 from labelsieve.train.settings import Samples, Training
 from labelsieve.train.step import Learner
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+MakeNetworks = Callable[[int], nn.Module]  # round -> module with one child per network that returns logits (N, B, K)
+EpochEndHook = Callable[[int, Predict], None]  # epoch, counted from 1, and a function that predicts the training set
+
+
+class Watcher(Protocol):
+    """Receives the progress of a training."""
+
+    def step(self, done: int, total: int) -> None:
+        """Called after each step with the number of steps done and the total of all rounds."""
+
+    def epoch(self, row: Row) -> None:
+        """Called after each epoch with its line of the record."""
+
 
 class StopFlag:
-    """While it is entered, a signal asks for a stop instead of causing one. A second SIGINT stops at once."""
+    """Context in which SIGINT and SIGTERM set a flag instead of raising; a second SIGINT raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._before: dict[signal.Signals, object] = {}
+        self._handlers: dict[signal.Signals, object] = {}  # to restore at the end
 
     def __enter__(self) -> "StopFlag":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            self._handlers = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def check(self, where: str) -> None:
-        """Raise Stopped if a signal came."""
+        """Raise Stopped if a signal was received; `where` completes the sentence "stopped by Ctrl-C ..."."""
         if self.received is not None:
             name = "Ctrl-C" if self.received == signal.SIGINT else signal.Signals(self.received).name
-            raise Stopped(f"stopped by {name} {where}; the same command goes on from there", self.received)
+            raise Stopped(f"stopped by {name} {where}; run the same command again to resume", self.received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received == signal.SIGINT:
@@ -57,76 +78,9 @@ class StopFlag:
         self.received = number
 
 
-class Steps:
-    """Takes batches in a given order, learns from them and counts; the device itself knows how far it is."""
-
-    def __init__(
-        self,
-        learner: Learner,
-        data: Samples,
-        recorder: Recorder,
-        augment: Callable[[Tensor, Tensor], Tensor] | None = None,
-    ) -> None:
-        self.learner = learner
-        self.data = data
-        self.recorder = recorder
-        self.augment = augment
-        device = data.labels.device
-        self.meters = Meters(learner.method.networks, data.num_classes, device)
-        self.tally = Tally(learner.method, len(data), device)
-        self.order = torch.empty(len(data) + learner.training.batch, dtype=torch.int64, device=device)
-        self.position = torch.zeros((), dtype=torch.int64, device=device)
-
-    def epoch(self, order: Tensor, size: int) -> Iterator[Callable[[], None]]:
-        """The steps of an epoch, to be done one after the other."""
-        self.order[: len(order)].copy_(order)
-        self.position.zero_()
-        self.meters.reset()
-        for count in self.data.staged(order, size):
-            kept = self.learner.kept(count)  # another number is another shape
-            yield partial(self.recorder.run, ("step", count, kept), partial(self.step, count))
-
-    def step(self, count: int) -> None:
-        """Learn from the next `count` samples."""
-        index = self.order[self.position + torch.arange(count, device=self.order.device)]
-        labels = self.data.labels[index]
-        inputs = self.data.inputs(index)
-        if self.augment is not None:
-            inputs = self.augment(inputs, index)
-        outcome = self.learner.step(inputs, labels, index)
-        self.meters.add(outcome, labels, None if self.data.clean is None else self.data.clean[index])
-        self.tally.add(outcome.step, outcome.finite, labels, index)
-        self.position.add_(count)
-
-    def read(self) -> Reading:
-        """The epoch in numbers: the one time that the host waits for the device."""
-        return self.meters.read(clean_known=self.data.clean is not None)
-
-
-MakeNetworks = Callable[[int], nn.Module]  # of a round; one child per network of the method, logits (N, B, K)
-AtEpochEnd = Callable[[int, Predict], None]  # told the epoch, counted from 1, and how to predict the training set
-
-
-class Watcher(Protocol):
-    """Someone to show the progress to."""
-
-    def step(self, done: int, total: int) -> None: ...
-    def epoch(self, row: Row) -> None: ...
-
-
-class Nobody:
-    """Watches nothing."""
-
-    def step(self, done: int, total: int) -> None:
-        pass
-
-    def epoch(self, row: Row) -> None:
-        pass
-
-
 @dataclass
-class Chosen:
-    """The epoch whose networks are delivered: the best on the held-out noisy split, else the last."""
+class ChosenEpoch:
+    """The epoch to deliver: the best on the held-out noisy split if there is one, else the last."""
 
     epoch: int = 0
     valid_error: float | None = None
@@ -136,12 +90,12 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished training leaves."""
+    """The result of a finished training."""
 
-    chosen: Chosen  # of the last round
+    chosen: ChosenEpoch  # of the last round
     tables: dict[str, Tensor]  # of the last epoch
-    rows: list[Row]
-    samples: dict[str, Tensor]  # what was gathered of each training sample in the last round
+    rows: list[Row]  # of all epochs
+    samples: dict[str, Tensor]  # sums per training sample, of the last round
 
 
 def fit(
@@ -156,27 +110,38 @@ def fit(
     checkpoints: Checkpoints | None = None,
     watcher: Watcher | None = None,
     stop: StopFlag | None = None,
-    at_epoch_end: AtEpochEnd | None = None,
+    at_epoch_end: EpochEndHook | None = None,
 ) -> Result:
-    """Train the networks of every round, on the device of the training data.
+    """Train the networks of every round on the device of the training set, and return the result.
 
-    `stop`: the flag of someone who trains several at a time; without one, signals to the process stop this training.
-    `at_epoch_end`: called before an epoch counts as done, so that a cut run has missed none of its calls.
+    Args:
+        make_networks: returns the networks of a round, counted from 0, on the device.
+        method: decides which samples and labels to learn from.
+        train: the training set.
+        test: its error rate is measured after each epoch.
+        valid: the held-out noisy split that chooses the epoch to deliver.
+        training: the settings.
+        record: receives a line for each epoch.
+        checkpoints: written after each epoch; the training resumes from the newest one.
+        watcher: receives the progress.
+        stop: the flag of a caller that runs several trainings; without it, signals to the process stop this training.
+        at_epoch_end: called before an epoch counts as done, so that a resumed training misses no call.
     """
     with own_stream(train.labels.device), nullcontext(stop) if stop else StopFlag() as flag:
-        watcher = watcher or Nobody()
-        run = _Run(make_networks, method, train, test, valid, training, record, checkpoints, watcher, at_epoch_end)
+        run = TrainingRun(
+            make_networks, method, train, test, valid, training, record, checkpoints, watcher, at_epoch_end
+        )
         run.resume()
         while run.round < method.rounds:
             while run.epochs_done < training.epochs:
-                run.one_epoch(flag)
+                run.train_epoch(flag)
             run.end_round()
-        return Result(run.chosen, snapshot(method.tables()), run.rows, run.steps.tally.tensors())
+        return Result(run.chosen, copy_tensors(method.tables()), run.rows, run.steps.tally.tensors())
 
 
 @dataclass
-class _Run:
-    """A training under way."""
+class TrainingRun:
+    """The state of a training in progress."""
 
     make_networks: MakeNetworks
     method: Method
@@ -186,23 +151,23 @@ class _Run:
     training: Training
     record: Record | None
     checkpoints: Checkpoints | None
-    watcher: Watcher
-    at_epoch_end: AtEpochEnd | None = None
+    watcher: Watcher | None
+    at_epoch_end: EpochEndHook | None
     round: int = 0
-    epochs_done: int = 0  # of the round
-    chosen: Chosen = field(default_factory=Chosen)
+    epochs_done: int = 0  # in this round
+    chosen: ChosenEpoch = field(default_factory=ChosenEpoch)
     rows: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._new_networks()
-        self.method.start_round(0)
+        self._start_round()
 
-    def one_epoch(self, stop: StopFlag) -> None:
-        began = time.perf_counter()
+    def train_epoch(self, stop: StopFlag) -> None:
+        """Train for one epoch, then record, choose and save it."""
+        started = time.perf_counter()
         epoch = self.epochs_done
-        reading = self._learn(epoch, stop)
+        stats = self._run_steps(epoch, stop)
         self.method.end_epoch(self._predict)
-        row = self._row(epoch, reading, began)
+        row = self._row(epoch, stats, started)
         if self.at_epoch_end:
             self.at_epoch_end(epoch + 1, self._predict)
         self.epochs_done += 1
@@ -211,48 +176,51 @@ class _Run:
         if self.record:
             self.record.append(row)
         self._save()
-        self.watcher.epoch(row)
+        if self.watcher:
+            self.watcher.epoch(row)
 
     def end_round(self) -> None:
-        """Start anew with fresh networks, unless this was the last round."""
+        """End the round and start the next one with new networks, unless it was the last."""
         self.method.end_round(self._predict)
         self.round += 1
         if self.round < self.method.rounds:
             self.epochs_done = 0
-            self.chosen = Chosen()
-            self._new_networks()
-            self.method.start_round(self.round)
+            self.chosen = ChosenEpoch()
+            self._start_round()
 
     def resume(self) -> None:
-        """Take up the newest checkpoint, if there is one."""
+        """Continue from the newest checkpoint, if there is one."""
         found = self.checkpoints.newest() if self.checkpoints else None
         if found is None:
             return
         tensors, facts = found
         if self.record:
-            self.record.cut(facts["record_size"])
+            self.record.truncate(facts["record_size"])
         self.round, self.epochs_done, self.rows = facts["round"], facts["epochs_done"], facts["rows"]
-        self._new_networks()
-        self.method.start_round(self.round)
-        self.networks.load_state_dict(under("networks", tensors))
-        self.method.load_state_dict(under("method", tensors))
-        for name, saved in under("momentum", tensors).items():
-            self._momenta()[name].copy_(saved)
-        self.steps.tally.load(under("samples", tensors))
-        weights, tables = under("chosen/networks", tensors), under("chosen/tables", tensors)
-        self.chosen = Chosen(facts["chosen_epoch"], facts["chosen_error"], weights, tables)
+        self._start_round()
+        self.networks.load_state_dict(select_prefix("networks", tensors))
+        self.method.load_state_dict(select_prefix("method", tensors))
+        for name, saved in select_prefix("momentum", tensors).items():
+            self._momentum_buffers()[name].copy_(saved)
+        self.steps.tally.load(select_prefix("samples", tensors))
+        weights, tables = select_prefix("chosen/networks", tensors), select_prefix("chosen/tables", tensors)
+        self.chosen = ChosenEpoch(facts["chosen_epoch"], facts["chosen_error"], weights, tables)
         if self.record:
             self.record.append({"event": "resume", "round": self.round + 1, "epochs_done": self.epochs_done})
 
-    def _new_networks(self) -> None:
+    def _start_round(self) -> None:
+        self._make_networks()
+        self.method.start_round(self.round)
+
+    def _make_networks(self) -> None:
         self.networks = self.make_networks(self.round)
         self.device = next(self.networks.parameters()).device
         self.learner = Learner(self.networks, self.method.to(self.device), self.training)
         self.random = torch.Generator(self.device)
-        lend_generator(self.networks, self.random)
-        lend_generator(self.method, self.random)
-        self.recorder = Recorder(
-            self.device, self.random, enabled=self.training.recorded, clean_up=self.learner.forget_gradients
+        set_generator(self.networks, self.random)
+        set_generator(self.method, self.random)
+        self.recorder = GraphRecorder(
+            self.device, self.random, enabled=self.training.recorded, clean_up=self.learner.clear_gradients
         )
         settings = self.training
         self.augment = Augment(settings.augment, settings.seed, self.device) if settings.augment else None
@@ -263,8 +231,8 @@ class _Run:
             if data is not None
         }
 
-    def _learn(self, epoch: int, stop: StopFlag) -> Reading:
-        """All steps of one epoch."""
+    def _run_steps(self, epoch: int, stop: StopFlag) -> EpochStats:
+        """Run all steps of an epoch and return its statistics; raise Stopped or Diverged."""
         self.networks.train()
         self.method.train()
         self.method.start_epoch(epoch)
@@ -275,76 +243,81 @@ class _Run:
             self.augment.start_epoch(self.round * self.training.epochs + epoch)
         order = self._order(epoch)
         steps = -(-len(order) // self.training.batch)
-        earlier = steps * (self.round * self.training.epochs + epoch)
+        steps_before = steps * (self.round * self.training.epochs + epoch)
         total = steps * self.method.rounds * self.training.epochs
-        for done, step in enumerate(self.steps.epoch(order, self.training.batch)):
-            stop.check(f"in epoch {epoch + 1}, after {epoch} whole ones")
+        for done, step in enumerate(self.steps.epoch(order, self.training.batch), 1):
+            stop.check(f"in epoch {epoch + 1} ({epoch} completed)")
             step()
-            self.watcher.step(earlier + done + 1, total)
-        reading = self.steps.read()
-        if reading.first_bad_step is not None:
+            if self.watcher:
+                self.watcher.step(steps_before + done, total)
+        stats = self.steps.read()
+        if stats.first_bad_step is not None:
             raise Diverged(
-                f"training diverged: loss or gradient was not finite in epoch {epoch + 1}, step "
-                f"{reading.first_bad_step + 1}; that step changed nothing. Lower --lr (it was {self.training.lr:g})"
+                f"training diverged: the loss or a gradient was not finite in epoch {epoch + 1}, step "
+                f"{stats.first_bad_step + 1}, and the step was undone. Lower --lr (it was {self.training.lr:g})"
             )
-        return reading
+        return stats
 
     def _lr(self, epoch: int) -> float:
         return self.training.lr_at(epoch) * self.method.lr_scale(epoch)
 
     def _order(self, epoch: int) -> Tensor:
-        """Each sample once, in an order of (seed, round, epoch) alone, or batches that are drawn one by one.
+        """Return the positions of the samples in the order of an epoch, which depends only on seed, round and epoch.
 
-        Batch-norm cannot take a last batch of one sample, and some methods no incomplete one.
+        An incomplete last batch is left out if the settings or the method require it. A last batch of one sample is
+        left out if a network has batch-norm, which needs at least two.
         """
         random = generator(self.training.seed, "batches", self.round, epoch)
         if self.training.sampler == "independent":
             return independent_batches(len(self.train), self.training.batch, random).to(self.train.labels.device)
         order = torch.randperm(len(self.train), generator=random)
         left_over = len(order) % self.training.batch
-        unwanted = self.method.drop_last or self.training.drop_last
-        useless = unwanted or (left_over == 1 and has_batch_norm(self.networks))
-        if useless and left_over < len(order):
+        drop_last = self.method.drop_last or self.training.drop_last
+        drop = drop_last or (left_over == 1 and has_batch_norm(self.networks))
+        if drop and left_over < len(order):
             order = order[: len(order) - left_over]
         return order.to(self.train.labels.device)
 
     def _predict(self) -> Any:
-        return predictions(self.networks, self.train, self.training)
+        return predict_batches(self.networks, self.train, self.training)
 
-    def _row(self, epoch: int, reading: Reading, began: float) -> Row:
+    def _row(self, epoch: int, stats: EpochStats, started: float) -> Row:
+        """Return the line of the record for an epoch."""
         row: Row = {"event": "epoch", "epoch": epoch + 1, "lr": self._lr(epoch)}
         if self.method.rounds > 1:
             row["round"] = self.round + 1
-        measured: dict[str, list[Any]] = {"train_loss": reading.loss, "precision": reading.precision}
+        measured: dict[str, list[Any]] = {"train_loss": stats.loss, "precision": stats.precision}
         measured |= {name: rates.measure() for name, rates in self.error_rates.items()}
-        measured["kept"] = [[round(share, 4) for share in shares] for shares in reading.kept]
+        measured["kept"] = [[round(share, 4) for share in shares] for shares in stats.kept]
         for name, values in measured.items():
             row[name] = values[0]
         if self.method.networks > 1:
             row["networks"] = measured
         if self.device.type == "cuda":
             row["steps"] = "recorded" if self.recorder.reason is None else f"eager: {self.recorder.reason}"
-        return {**row, "seconds": round(time.perf_counter() - began, 3)}
+        return {**row, "seconds": round(time.perf_counter() - started, 3)}
 
     def _choose(self, row: Row) -> None:
+        """Keep the networks and tables of this epoch if it is the one to deliver so far."""
         error = row.get("valid_error") if self.training.choose == "best" else None
         last = self.epochs_done == self.training.epochs
-        settled = row["epoch"] >= self.training.first_choice()
+        deliverable = row["epoch"] >= self.training.first_deliverable_epoch()
         better = error is not None and (self.chosen.valid_error is None or error < self.chosen.valid_error)
-        if (settled and better) or (error is None and last):
-            weights, tables = snapshot(self.networks.state_dict()), snapshot(self.method.tables())
-            self.chosen = Chosen(row["epoch"], error, weights, tables)
+        if (deliverable and better) or (error is None and last):
+            weights, tables = copy_tensors(self.networks.state_dict()), copy_tensors(self.method.tables())
+            self.chosen = ChosenEpoch(row["epoch"], error, weights, tables)
 
     def _save(self) -> None:
+        """Write a checkpoint."""
         if self.checkpoints is None:
             return
         tensors = {
-            **prefixed("networks", self.networks.state_dict()),
-            **prefixed("momentum", self._momenta()),
-            **prefixed("method", self.method.state_dict()),
-            **prefixed("samples", self.steps.tally.tensors()),
-            **prefixed("chosen/networks", self.chosen.networks),
-            **prefixed("chosen/tables", self.chosen.tables),
+            **add_prefix("networks", self.networks.state_dict()),
+            **add_prefix("momentum", self._momentum_buffers()),
+            **add_prefix("method", self.method.state_dict()),
+            **add_prefix("samples", self.steps.tally.tensors()),
+            **add_prefix("chosen/networks", self.chosen.networks),
+            **add_prefix("chosen/tables", self.chosen.tables),
         }
         facts = {
             "round": self.round,
@@ -356,35 +329,83 @@ class _Run:
         }
         self.checkpoints.save(self.round * self.training.epochs + self.epochs_done, tensors, facts)
 
-    def _momenta(self) -> dict[str, Tensor]:
+    def _momentum_buffers(self) -> dict[str, Tensor]:
         return {
-            f"{place}.{number}": optimizer.state[parameter]["momentum_buffer"]
-            for place, optimizer in enumerate(self.learner.optimizers)
+            f"{position}.{number}": optimizer.state[parameter]["momentum_buffer"]
+            for position, optimizer in enumerate(self.learner.optimizers)
             for number, parameter in enumerate(optimizer.param_groups[0]["params"])
         }
 
 
+class Steps:
+    """The steps of an epoch: take batches in a given order, learn from them and count."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        data: Samples,
+        recorder: GraphRecorder,
+        augment: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        self.learner = learner
+        self.data = data
+        self.recorder = recorder
+        self.augment = augment
+        device = data.labels.device
+        self.meters = Meters(learner.method.networks, data.num_classes, device)
+        self.tally = Tally(learner.method, len(data), device)
+        self.order = torch.empty(len(data) + learner.training.batch, dtype=torch.int64, device=device)
+        self.position = torch.zeros((), dtype=torch.int64, device=device)
+
+    def epoch(self, order: Tensor, size: int) -> Iterator[Callable[[], None]]:
+        """Yield the steps of an epoch; each must be called before the next is requested."""
+        self.order[: len(order)].copy_(order)
+        self.position.zero_()
+        self.meters.reset()
+        for count in self.data.staged(order, size):
+            learned = self.learner.num_learned(count)  # another number has other shapes, so it needs another graph
+            yield partial(self.recorder.run, ("step", count, learned), partial(self.step, count))
+
+    def step(self, count: int) -> None:
+        """Learn from the next `count` samples."""
+        index = self.order[self.position + torch.arange(count, device=self.order.device)]
+        labels = self.data.labels[index]
+        inputs = self.data.inputs(index)
+        if self.augment is not None:
+            inputs = self.augment(inputs, index)
+        outcome = self.learner.step(inputs, labels, index)
+        self.meters.add(outcome, labels, None if self.data.clean is None else self.data.clean[index])
+        self.tally.add(outcome.step, outcome.finite, labels, index)
+        self.position.add_(count)
+
+    def read(self) -> EpochStats:
+        """Return the statistics of the epoch; this is the only time that the host waits for the device."""
+        return self.meters.read(clean_known=self.data.clean is not None)
+
+
 def independent_batches(samples: int, batch: int, random: torch.Generator) -> Tensor:
-    """As many full batches as an epoch has, each drawn by itself, no sample twice in one batch."""
+    """Draw as many full batches as an epoch has, each separately and without a sample twice in a batch."""
     count, size = -(-samples // batch), min(batch, samples)
-    if size * size > samples:  # too many drawings would be thrown away
+    if size * size > samples:  # rejecting batches with duplicates would take too long
         return torch.cat([torch.randperm(samples, generator=random)[:size] for _ in range(count)])
     batches = torch.randint(samples, (count, size), generator=random)
-    while (again := (batches.sort().values.diff() == 0).any(1)).any():
-        batches[again] = torch.randint(samples, (int(again.sum()), size), generator=random)
+    while (duplicate := (batches.sort().values.diff() == 0).any(1)).any():
+        batches[duplicate] = torch.randint(samples, (int(duplicate.sum()), size), generator=random)
     return batches.flatten()
 
 
-def snapshot(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def copy_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return detached copies."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def lend_generator(modules: nn.Module, random: torch.Generator) -> None:
-    """Modules that have a `generator` draw from the run's own."""
+def set_generator(modules: nn.Module, random: torch.Generator) -> None:
+    """Let all modules with an attribute `generator` draw from this one."""
     for module in modules.modules():
         if isinstance(getattr(module, "generator", 0), torch.Generator | None):
             setattr(module, "generator", random)  # noqa: B010
 
 
 def has_batch_norm(networks: nn.Module) -> bool:
+    """Return whether a network has a batch-norm layer."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in networks.modules())

@@ -1,4 +1,4 @@
-"""Learner: one training step. All shapes are fixed and nothing is read back from the device."""
+"""Learner: one training step with fixed shapes that reads nothing back from the device."""
 
 from typing import NamedTuple
 
@@ -10,32 +10,35 @@ from labelsieve.train.settings import Training
 
 
 class Outcome(NamedTuple):
-    """A step, and for which networks it was finite: one that is not changes nothing."""
+    """A step and the networks for which it was finite; the others are unchanged."""
 
     step: Step
     finite: Tensor  # (N) bool
 
 
 class Learner:
-    """All that a step changes: the networks, their optimizers and what the method remembers.
+    """Everything that a step changes: the networks, their optimizers and the state of the method.
 
-    `networks` has one child per network and gives logits (N, B, K).
+    Args:
+        networks: a module with one child per network that returns logits (N, B, K).
+        method: decides which samples and labels to learn from.
+        training: the settings.
     """
 
     def __init__(self, networks: nn.Module, method: Method, training: Training) -> None:
         self.networks = networks
         self.method = method
         self.training = training
-        self.optimizers = [sgd(network, training) for network in networks.children()]
-        self.buffers = [flat_buffers(network) for network in networks.children()]
+        self.optimizers = [make_sgd(network, training) for network in networks.children()]
+        self.buffers = [flatten_buffers(network) for network in networks.children()]
         groups = method.parameter_groups()
         self.own_optimizer = torch.optim.SGD(groups, lr=0.0, fused=True) if groups else None
 
     def step(self, inputs: Tensor, labels: Tensor, index: Tensor) -> Outcome:
-        """Forward, decide, backward, update, remember."""
+        """Learn from a batch: forward, decide, backward, update the networks and the state of the method."""
         before = [[flat.clone() for flat in buffers] for buffers in self.buffers]
-        if self.kept(len(labels)) < len(labels):
-            step = self._decided_before(inputs, labels, index, before)
+        if self.num_learned(len(labels)) < len(labels):
+            step = self._two_pass_step(inputs, labels, index, before)
             step.loss.backward()
         else:
             logits = self._logits(inputs)
@@ -46,11 +49,12 @@ class Learner:
         self.method.observe(step, labels, index, finite)
         return Outcome(step, finite)
 
-    def kept(self, count: int) -> int:
-        """Of so many samples, how many go through the pass that is learnt from."""
-        return self.method.kept(count) if self.training.forward == "second" else count
+    def num_learned(self, count: int) -> int:
+        """Return how many of `count` samples go through the pass that is learnt from."""
+        return self.method.num_kept(count) if self.training.forward == "second" else count
 
     def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the networks."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 if isinstance(group["lr"], Tensor):
@@ -58,7 +62,8 @@ class Learner:
                 else:
                     group["lr"] = lr
 
-    def forget_gradients(self) -> None:
+    def clear_gradients(self) -> None:
+        """Delete all gradients."""
         for optimizer in (*self.optimizers, *([self.own_optimizer] if self.own_optimizer else [])):
             optimizer.zero_grad(set_to_none=True)
 
@@ -67,15 +72,15 @@ class Learner:
             logits: Tensor = self.networks(inputs)
         return logits
 
-    def _decided_before(self, inputs: Tensor, labels: Tensor, index: Tensor, before: list[list[Tensor]]) -> Step:
-        """Decide on one pass, whose batch-norm statistics do not count, and learn from a second over what is kept."""
+    def _two_pass_step(self, inputs: Tensor, labels: Tensor, index: Tensor, before: list[list[Tensor]]) -> Step:
+        """Select in a first pass, whose batch-norm statistics are discarded, and learn from a second over the kept."""
         with torch.no_grad():
             probs = self._logits(inputs).float().softmax(-1)
             decision = self.method.decide(probs, labels, index)
             for buffers, saved in zip(self.buffers, before, strict=True):
                 for now, then in zip(buffers, saved, strict=True):
                     now.copy_(then)
-        chosen = decision.weight[0].argsort(descending=True, stable=True)[: self.kept(len(labels))]
+        chosen = decision.weight[0].argsort(descending=True, stable=True)[: self.num_learned(len(labels))]
         logits = self._logits(inputs[chosen]).float()
         target, weight = decision.target[:, chosen], decision.weight[:, chosen]
         losses = self.method.loss(logits, target, weight, labels[chosen], index[chosen])
@@ -89,37 +94,37 @@ class Learner:
         return step.loss + extra
 
     def _finite_gradients(self) -> Tensor:
-        return torch.stack([all_finite(network) for network in self.networks.children()])
+        return torch.stack([gradients_are_finite(network) for network in self.networks.children()])
 
     def _update(self, finite: Tensor, active: Tensor, before: list[list[Tensor]]) -> None:
-        """Step the optimizers of networks that have something finite to learn; leave the others as they were."""
+        """Update the networks that have finite gradients and a sample to learn from; restore the others."""
         for learns, optimizer, buffers, saved in zip(
             finite & active, self.optimizers, self.buffers, before, strict=True
         ):
-            guarded_step(optimizer, learns)
+            conditional_step(optimizer, learns)
             for now, then in zip(buffers, saved, strict=True):
                 now.copy_(torch.where(learns, now, then))
         if self.own_optimizer is not None:
-            guarded_step(self.own_optimizer, finite.all())
+            conditional_step(self.own_optimizer, finite.all())
 
 
-def all_finite(network: nn.Module) -> Tensor:
-    """Whether every gradient is finite, by the one kernel that loss scaling uses for it."""
+def gradients_are_finite(network: nn.Module) -> Tensor:
+    """Return whether all gradients are finite, by the kernel that loss scaling uses."""
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
     found = gradients[0].new_zeros(1)
     torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, torch.ones_like(found))
     return found[0] == 0
 
 
-def guarded_step(optimizer: torch.optim.SGD, learns: Tensor) -> None:
-    """A step that does nothing, not even decay, where `learns` is False."""
-    optimizer.found_inf = (~learns).float()  # type: ignore[attr-defined]  # read by the fused kernel
+def conditional_step(optimizer: torch.optim.SGD, condition: Tensor) -> None:
+    """Take an optimizer step if the condition holds; else change nothing, not even by weight decay."""
+    optimizer.found_inf = (~condition).float()  # type: ignore[attr-defined]  # read by the fused kernel
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
 
-def sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
-    """Nesterov SGD whose momentum exists from the start, so that every step is alike."""
+def make_sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
+    """Return an SGD optimizer whose momentum buffers exist from the start, so that all steps do the same work."""
     parameters = [p for p in network.parameters() if p.requires_grad]
     on_gpu = parameters[0].is_cuda
     optimizer = torch.optim.SGD(
@@ -135,8 +140,11 @@ def sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
     return optimizer
 
 
-def flat_buffers(network: nn.Module) -> list[Tensor]:
-    """Make the buffers of a network views of one tensor per type, so that one copy saves all batch-norm statistics."""
+def flatten_buffers(network: nn.Module) -> list[Tensor]:
+    """Make the buffers of a network views of one tensor per dtype, and return these tensors.
+
+    One copy then saves all batch-norm statistics.
+    """
     owners = [(m, name, b) for m in network.modules() for name, b in m.named_buffers(recurse=False)]
     flats = []
     for dtype in dict.fromkeys(buffer.dtype for *_, buffer in owners):

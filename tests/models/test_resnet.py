@@ -59,7 +59,7 @@ def test_resnet_initialisation_matches_torchvision():
 
 
 def test_blocks_add_their_input():
-    """With all weights of the block at 0, only the shortcut is left."""
+    """With zero weights in the last convolution, only the shortcut contributes."""
     x = torch.randn(2, 64, 4, 4)
     for name, expected in (("resnet-18", x.relu()), ("preact-resnet-18", x)):
         block = make_model(name, IMAGE, 2).layer1[0].eval()
@@ -79,7 +79,7 @@ def test_resnet_stages_reduce_the_side():
 
 
 def test_preact_resnet_has_no_norm_after_its_last_block():
-    """By hand: convolutions, shortcuts, two norms per block and the linear layer are all there is."""
+    """Convolutions, shortcuts, two norms per block and the linear layer have all parameters."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]  # in front of the blocks, then after each
     total = 3 * 64 * 9
     for inputs, width in pairwise(widths):

@@ -10,7 +10,7 @@ from tests.models.test_make_model import cached_model
 
 
 def test_vgg_has_sixteen_convolutions_with_bias_and_wide_linear_layers():
-    """At 32 px one pixel is left, so the first linear layer reads 512 numbers."""
+    """At 32 pixels a side one pixel remains, so the first linear layer has 512 inputs."""
     network = cached_model("vgg-19")
     convolutions = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
     assert [m.out_channels for m in convolutions] == [64] * 2 + [128] * 2 + [256] * 4 + [512] * 8

@@ -56,7 +56,8 @@ class Stage:
         """Describe the trainings: 5 trainings of 22 epochs."""
         count = self.expected or len(self.experiments)
         lengths = " and ".join(str(n) for n in dict.fromkeys(epochs_of(e) for e in self.experiments))
-        return f"{f'{count} trainings' if count > 1 else '1 training'} of {lengths} epochs"
+        unit = "epoch" if lengths == "1" else "epochs"
+        return f"{f'{count} trainings' if count > 1 else '1 training'} of {lengths} {unit}"
 
 
 class Candidate(NamedTuple):

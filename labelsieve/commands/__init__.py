@@ -1,1 +1,23 @@
-""""""
+"""The commands: `labelsieve X` is defined in commands/X.py.
+
+Each module has `add_arguments(parser)` and `run(options)`. What a command needs is imported when it runs, so that
+--help is fast. `COMMANDS` lists all commands with the line that `labelsieve --help` shows.
+"""
+
+COMMANDS = {
+    "train": "Train a model that is robust to wrong labels.",
+    "audit": "List the labels that are probably wrong, from a run or from the predictions of any classifier.",
+    "review": "Review the suspect labels of a run in the browser.",
+    "report": "Write one HTML page about a run or an audit, or several runs side by side.",
+    "predict": "Classify samples with the model of a run.",
+    "check": "Examine every file and row of a dataset and list what cannot be read.",
+    "methods": "List the methods, their options and the criteria, or show the page of a method.",
+    "noise": "Write noisy labels for a dataset.",
+    "compare": "Train several methods over several seeds and compare their test errors.",
+    "table": "Reproduce a table of the paper.",
+    "figure": "Reproduce a figure of the paper.",
+    "results": "Update the results page from the committed records.",
+    "demo": "Compare three methods on the embedded data.",
+}
+
+__all__ = ["COMMANDS"]

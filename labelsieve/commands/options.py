@@ -1,312 +1,241 @@
-"""Options that several commands ask for alike; docs of each are what --help shows."""
+"""Options that several commands share, and the settings that follow from them."""
 
-import functools
-import os
-from dataclasses import dataclass
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace, _ArgumentGroup
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from tyro.conf import Positional, arg
-
-from labelsieve import noise as label_noise
 from labelsieve.errors import InputError
-from labelsieve.runs.spec import SETTINGS, Experiment, planned
-from labelsieve.runtime import best_device, best_precision
-from labelsieve.sweep.compare import compare
+from labelsieve.runs.spec import DATASET_SETTINGS, OPEN_SETTINGS, Experiment
 
-own_default = functools.partial(arg, help_behavior_hint="")  # the help text itself says what happens without it
-Text = Annotated[str | None, own_default(metavar="TEXT")]
-Number = Annotated[float | None, own_default(metavar="NUMBER")]
-Whole = Annotated[int | None, own_default(metavar="N")]
-File = Annotated[Path | None, own_default(metavar="PATH")]
-Data = Positional[Annotated[str, arg(metavar="DATA")]]
-SomeData = Positional[Annotated[str, arg(metavar="[DATA]")]]  # where there is a default
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """What the columns of a table are.
-
-    Args:
-        label_column: The column of a table with the labels. Default: label, class, target or y.
-        image_column: The column of a table with the images. Default: image, path or file; without one, numbers.
-    """
-
-    label_column: Text = None
-    image_column: Text = None
+DATA_HELP = (
+    "a folder of images with one folder per class; a .csv, .tsv or .parquet table with a label column and image paths "
+    "or numbers; a .npz file with images and labels; a published dataset; or fashion, the embedded data (docs/data.md)"
+)
+METHODS_HELP = (
+    "methods separated by commas; co-teaching:all is co-teaching with criterion all, mentornet-prop:lam=0.5 is "
+    "mentornet-prop with that option; 'all' stands for every method"
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scaling(Columns):
-    """How the data is read.
-
-    Args:
-        size: Scale images to this side. Default: as they are, if all have one size up to 224, else squares of their
-            median shorter side, at most 224.
-    """
-
-    size: Whole = None
+def add_data(parser: ArgumentParser, default: str | None = None) -> None:
+    """Add the positional DATA argument, optional if it has a default."""
+    if default is None:
+        parser.add_argument("data", metavar="DATA", help=DATA_HELP)
+    else:
+        parser.add_argument("data", metavar="DATA", nargs="?", default=default, help=f"{DATA_HELP}. Default: {default}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading(Scaling):
-    """How the data is read.
-
-    Args:
-        labels: A .csv or .npy file with labels to use instead of the data's own, or CIFAR-N's as file:kind.
-        test: Share of the data that is drawn as a test set, class by class, where it has none.
-        skip_bad: Train without the files and rows that cannot be used.
-    """
-
-    labels: Text = None
-    test: float = 0.0
-    skip_bad: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Streaming(Reading):
-    """How the data is read.
-
-    Args:
-        stream: Read images from disk while training, even if all would fit into memory; beyond 4 GiB they always are.
-        cache: When streaming, a folder in which decoded images are kept, so that each is decoded once.
-        workers: When streaming, threads that decode. Default: all cores.
-    """
-
-    stream: bool = False
-    cache: Text = None
-    workers: Whole = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """To try things out: labels that are made wrong first.
-
-    Args:
-        noise: Corrupt the labels: pair, symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix.
-            Of mixed noise 0.75 goes to one class; mixed:0.6 says another share.
-        rate: Share of the labels that the added noise makes wrong, from 0 to 1.
-        noise_map: For asymmetric noise, which class becomes which: 9:1,2:0.
-        exact_noise: Give each class its exact share of the added noise instead of drawing it sample by sample.
-    """
-
-    noise: Text = None
-    rate: Number = None
-    noise_map: str = ""
-    exact_noise: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learning:
-    """The network and its training.
-
-    Args:
-        model: The network: a name (resnet-18, densenet-25-12, mlp, ...), package.module:factory, or timm:name. Default:
-            what suits the data.
-        epochs: How many times each sample is seen. Default: what suits the data, or 100.
-        warmup: How many of these epochs learn from all samples before the selecting begins. Default: what suits the
-            data, or 25.
-        batch: Samples per step. Default: 128.
-        lr: Learning rate at the start; times 0.2 after a half and three quarters of the epochs. Default: what suits the
-            data, or 0.1.
-        sampler: permutation: each sample once an epoch. independent: each batch drawn by itself.
-        forward: one: learn from the pass that decides. second: from another one over the kept samples alone, for
-            methods that only select.
-    """
-
-    model: Text = None
-    epochs: Whole = None
-    warmup: Whole = None
-    batch: Whole = None
-    lr: Number = None
-    sampler: str = "permutation"
-    forward: str = "one"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training(Learning):
-    """The network and its training.
-
-    Args:
-        weight_decay: Pull of all weights towards zero.
-        nesterov: Momentum that looks ahead.
-        augment: Change the images at random while training, such as crop4,flip,cutout8; window224 cuts windows out of
-            images that are scaled to 256.
-        normalise: image: each image by itself, as the paper does. imagenet: by its colours, as pretrained weights want.
-        weights: A file with pretrained weights for the network, in torchvision's names: .pth, .safetensors or .npz.
-        init: The folder of a finished run whose model is the start, instead of random weights.
-        valid: Share of the training data that is held out, noise and all, to choose the best epoch.
-    """
-
-    weight_decay: float = 5e-4
-    nesterov: bool = True
-    augment: str = ""
-    normalise: str = "image"
-    weights: Text = None
-    init: Text = None
-    valid: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Where it is computed.
-
-    Args:
-        device: auto, cpu or cuda.
-        precision: bf16 or fp32. Default: bf16 on a GPU.
-    """
-
-    device: str = "auto"
-    precision: Text = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneMachine(Machine):
-    """Where it is computed.
-
-    Args:
-        threads: CPU threads; part of what makes a run repeatable. Default: all cores.
-    """
-
-    threads: Whole = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machines(Machine):
-    """Where it is computed.
-
-    Args:
-        at_once: How many runs share a GPU. Default: as many as pay and fit.
-        on: here, or over machines with Ray: ray, ray:ADDRESS or ray://HOST:PORT; docs/sweeps.md says more.
-    """
-
-    at_once: Whole = None
-    on: str = "here"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reproducing(Machines):
-    """Where it is computed, and where the runs are.
-
-    Args:
-        threads: CPU threads of each run.
-        show: Train nothing: show what there is.
-        out: Folder for new runs. Finished ones that are there are not run again.
-        results: Folder of records that count too, wherever they were made.
-    """
-
-    threads: int = 1
-    show: bool = False
-    out: Path = Path("runs/paper")
-    results: Path = Path("results")
-
-
-def from_options(
-    data: str,
-    *,
-    noise: str | None,
-    rate: float | None,
-    noise_rate: str | None,
-    device: str,
-    threads: int | None,
-    precision: str | None,
-    **given: Any,
-) -> tuple[Experiment, bool]:
-    """The experiment that a person's options mean, and whether its noise rate is to be found out."""
-    check_noise(noise, rate)
-    told = told_rate(data, noise, rate, **given) if noise_rate is None else parsed_rate(noise_rate)
-    given["method"] = given["method"] or "mentornet-prop"
-    device = best_device() if device == "auto" else device
-    given["model"] = given["model"] or (None if data in SETTINGS else "auto")
-    asked = planned(
-        data,
-        noise=noise,
-        rate=rate,
-        noise_rate=0.0 if told is None else told,
-        device=device,
-        precision=precision or best_precision(device),
-        threads=(os.cpu_count() or 1) if threads is None else threads,
-        **given,
+def add_columns(parser: ArgumentParser) -> _ArgumentGroup:
+    """Add the options that name the columns of a table."""
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--label-column", metavar="NAME", help="label column of a table. Default: label, class, target or y"
     )
-    return asked, told is None
+    group.add_argument(
+        "--image-column", metavar="NAME", help="image column of a table. Default: image, path or file, else numbers"
+    )
+    return group
 
 
-def epoch_numbers(text: str) -> tuple[int, ...]:
-    """ "25,40" -> (25, 40)"""
-    try:
-        return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
-    except ValueError:
-        raise InputError(f"--scores takes epochs with commas between them, such as 25,40, got {text!r}") from None
+def add_size(group: _ArgumentGroup) -> None:
+    """Add the option that scales images."""
+    group.add_argument(
+        "--size",
+        type=int,
+        metavar="N",
+        help="scale images to this side in pixels. Default: unchanged if all have one size up to 224, else squares of "
+        "their median shorter side, at most 224",
+    )
+
+
+def add_reading(parser: ArgumentParser, streaming: bool = False) -> None:
+    """Add the options for reading the data of a training."""
+    group = add_columns(parser)
+    add_size(group)
+    group.add_argument(
+        "--labels",
+        metavar="FILE",
+        help=".csv or .npy file of labels that replace those of the data; CIFAR-N: file:kind",
+    )
+    group.add_argument(
+        "--test", type=float, default=0.0, metavar="SHARE", help="draw this share as a test set if the data has none"
+    )
+    group.add_argument("--skip-bad", action="store_true", help="skip files and rows that cannot be read")
+    if streaming:
+        group.add_argument(
+            "--stream", action="store_true", help="read images from disk during training, as always above 4 GiB"
+        )
+        group.add_argument("--cache", metavar="FOLDER", help="when streaming, keep decoded images in this folder")
+        group.add_argument(
+            "--workers", type=int, metavar="N", help="when streaming, decoding threads. Default: all cores"
+        )
+
+
+def add_noise(parser: ArgumentParser) -> None:
+    """Add the options that add noise to the labels, for experiments."""
+    group = parser.add_argument_group("added noise (for experiments)")
+    group.add_argument(
+        "--noise",
+        metavar="KIND",
+        help="add noise to the labels: pair, symmetry, mixed (or mixed:0.6: share that goes to one class), asymmetric, "
+        "or a .npy or .csv file with a transition matrix",
+    )
+    group.add_argument("--rate", type=float, metavar="RATE", help="rate of the added noise, from 0 to 1")
+    group.add_argument(
+        "--noise-map", default="", metavar="MAP", help="for asymmetric noise, true:observed pairs: 9:1,2:0"
+    )
+    group.add_argument("--exact-noise", action="store_true", help="corrupt exactly the given share of each class")
+
+
+def add_training(parser: ArgumentParser, full: bool = True) -> None:
+    """Add the options of network and training; `full` includes those that only `train` has."""
+    group = parser.add_argument_group("training")
+    group.add_argument(
+        "--model",
+        metavar="NAME",
+        help="network: a name (resnet-18, densenet-25-12, mlp, ...), package.module:factory, or timm:name. Default: "
+        "chosen for the data",
+    )
+    group.add_argument(
+        "--epochs", type=int, metavar="N", help="passes over the data. Default: chosen for the data, or 100"
+    )
+    group.add_argument(
+        "--warmup",
+        type=int,
+        metavar="N",
+        help="epochs before sample selection begins. Default: chosen for the data, or 25",
+    )
+    group.add_argument("--batch", type=int, metavar="N", help="samples per step. Default: chosen for the data, or 128")
+    group.add_argument(
+        "--lr",
+        type=float,
+        metavar="RATE",
+        help="initial learning rate, multiplied by 0.2 after 50%% and 75%% of the epochs. Default: chosen for the "
+        "data, or 0.1",
+    )
+    group.add_argument(
+        "--sampler",
+        default="permutation",
+        metavar="KIND",
+        help="permutation: each sample once per epoch (default); independent: each batch drawn independently",
+    )
+    group.add_argument(
+        "--forward",
+        default="one",
+        metavar="KIND",
+        help="one: learn from the forward pass that selects (default); second: from another pass over the kept ones",
+    )
+    if not full:
+        return
+    group.add_argument("--weight-decay", type=float, default=5e-4, metavar="RATE", help="weight decay. Default: 0.0005")
+    group.add_argument("--nesterov", action=BooleanOptionalAction, default=True, help="use Nesterov momentum")
+    group.add_argument(
+        "--augment",
+        default="",
+        metavar="LIST",
+        help="augmentation, such as crop4,flip,cutout8; window224 crops windows from images scaled to 256",
+    )
+    group.add_argument(
+        "--normalise",
+        default="image",
+        metavar="KIND",
+        help="image: standardise each image, as in the paper (default); imagenet: ImageNet's channel statistics",
+    )
+    group.add_argument(
+        "--weights", metavar="FILE", help="pretrained weights in torchvision's format: .pth, .safetensors or .npz"
+    )
+    group.add_argument("--init", metavar="RUN", help="start from the model of a finished run")
+    group.add_argument(
+        "--valid",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="hold out this share of the training set, noise included, to choose the best epoch",
+    )
+
+
+def add_machine(parser: ArgumentParser) -> _ArgumentGroup:
+    """Add the options for device and precision."""
+    group = parser.add_argument_group("machine")
+    group.add_argument("--device", default="auto", metavar="NAME", help="auto (default), cpu or cuda")
+    group.add_argument("--precision", metavar="KIND", help="bf16 or fp32. Default: bf16 on a GPU that supports it")
+    return group
+
+
+def add_machines(parser: ArgumentParser) -> _ArgumentGroup:
+    """Add the options for where many runs are computed."""
+    group = add_machine(parser)
+    group.add_argument(
+        "--at-once", type=int, metavar="N", help="runs that share a GPU. Default: as many as fit and pay"
+    )
+    group.add_argument(
+        "--on",
+        default="here",
+        metavar="WHERE",
+        help="here (default), or several machines with Ray: ray, ray:ADDRESS or ray://HOST:PORT (docs/sweeps.md)",
+    )
+    return group
+
+
+def add_reproduction(parser: ArgumentParser) -> None:
+    """Add the options of commands that reproduce the paper."""
+    group = add_machines(parser)
+    group.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of each run. Default: 1")
+    group.add_argument("--show", action="store_true", help="show finished runs; train nothing")
+    group.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/paper"),
+        metavar="FOLDER",
+        help="folder for new runs. Default: runs/paper",
+    )
+    group.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="FOLDER",
+        help="folder of committed records, which count as finished runs. Default: results",
+    )
+
+
+def selected(options: Namespace, *names: str) -> dict[str, Any]:
+    """Return some options by name."""
+    return {name: getattr(options, name) for name in names}
+
+
+def experiment_settings(options: Namespace) -> dict[str, Any]:
+    """Return the options that are fields of an experiment, with device, precision and network filled in."""
+    from labelsieve.runtime import best_device, best_precision
+
+    known = {field.name for field in fields(Experiment)}
+    settings = {name: value for name, value in vars(options).items() if name in known}
+    device = best_device() if options.device == "auto" else options.device
+    settings |= {"device": device, "precision": options.precision or best_precision(device)}
+    settings["model"] = options.model or (None if options.data in DATASET_SETTINGS else "auto")
+    return settings
+
+
+def open_settings(options: Namespace) -> list[str]:
+    """Return the settings that the user has left open."""
+    return [name for name in OPEN_SETTINGS if getattr(options, name) is None]
 
 
 def check_noise(noise: str | None, rate: float | None) -> None:
-    """Refuse noise that is not known or not wholly said."""
+    """Refuse unknown or incompletely specified noise."""
+    from labelsieve.noise import parse_kind
+
     if noise is None and rate is not None:
-        raise InputError("--rate is the rate of added noise: say --noise too, or --noise-rate for noise that is there")
+        raise InputError("--rate is the rate of added noise: give --noise as well, or --noise-rate for existing noise")
     if noise is not None and is_matrix(noise) and rate is not None:
-        raise InputError(f"{noise} says itself how many labels become wrong; leave out --rate")
+        raise InputError(f"the matrix {noise} determines the noise rate; remove --rate")
     if noise is None or is_matrix(noise):
         return
-    label_noise.parsed(noise)  # refuses what is not known
+    parse_kind(noise)  # raises for unknown kinds
     if rate is None:
-        raise InputError(f"say --rate, the share of labels that {noise} noise makes wrong")
+        raise InputError(f"give --rate, the rate of the added {noise} noise")
 
 
 def is_matrix(noise: str) -> bool:
-    """Whether noise is named by a file with a transition matrix."""
+    """Return whether a kind of noise is a file with a transition matrix."""
     return Path(noise).suffix in (".npy", ".csv")
-
-
-def compare_options(
-    data: str,
-    methods: list[str],
-    *,
-    noise: str | None,
-    rate: float | None,
-    noise_rate: float | None,
-    device: str,
-    precision: str | None,
-    **given: Any,
-) -> None:
-    """The comparison that a person's options mean."""
-    check_noise(noise, rate)
-    if noise is not None and (is_matrix(noise) or noise.startswith("asymmetric")):
-        raise InputError(
-            f"compare adds pair, symmetry or mixed noise, not {noise}; write labels with `labelsieve noise` first, "
-            "and name them with --labels"
-        )
-    if noise_rate is None and rate is None:
-        raise InputError("say --noise-rate, the share of labels that is believed wrong")
-    device = best_device() if device == "auto" else device
-    compare(
-        data,
-        methods,
-        noise=noise,
-        rate=rate or 0.0,
-        noise_rate=(rate or 0.0) if noise_rate is None else noise_rate,
-        device=device,
-        precision=precision or best_precision(device),
-        **{**given, "model": given["model"] or (None if data in SETTINGS else "auto")},
-    )
-
-
-def told_rate(
-    data: str, noise: str | None, rate: float | None, *, method: str | None, labels: str | None, **_: Any
-) -> float | None:
-    """The noise rate when a person names none: that of the noise they added, none for data that is clean.
-
-    None: nobody knows, and it must be found out.
-    """
-    if noise and noise.partition(":")[0] in ("pair", "symmetry", "mixed") and rate is not None:
-        return rate
-    if method == "default" or (data == "fashion" and noise is None and labels is None):
-        return 0.0
-    return None
-
-
-def parsed_rate(text: str) -> float | None:
-    """A number, or auto: None."""
-    try:
-        return None if text == "auto" else float(text)
-    except ValueError:
-        raise InputError(f"--noise-rate is a number from 0 to 1, or auto, got {text!r}") from None

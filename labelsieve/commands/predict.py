@@ -1,7 +1,8 @@
-"""classify: what a run's model says of new samples, whatever they lie in, as a table."""
+"""labelsieve predict: classify samples with the model of a run, and write a table."""
 
 import csv
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from labelsieve.commands import options as shared
 from labelsieve.data import DATASETS, Labelled, Reading, Trainable, load_data
 from labelsieve.data.arrays import load_npy, load_npz, npz_keys
 from labelsieve.data.folder import SUFFIXES, listed
@@ -20,6 +22,25 @@ from labelsieve.errors import InputError
 from labelsieve.files import refuse_others
 from labelsieve.predict import Predictor, load
 from labelsieve.runs.find import refuse_unfinished
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument(
+        "data", metavar="DATA", help="as for train, with or without labels; or a .npy file of images, or one picture"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="table (id, predicted_label, confidence). Default: terminal"
+    )
+    parser.add_argument("--model", metavar="NAME", help="package.module:factory again, if the network is your own")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default) or cuda")
+    shared.add_columns(parser)
+
+
+def run(options: Namespace) -> None:
+    columns = {"label": options.label_column, "image": options.image_column}
+    classify(options.run, options.data, options.out, options.device, options.model, **columns)
+
 
 COLUMNS = ("id", "predicted_label", "confidence")
 

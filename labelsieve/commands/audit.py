@@ -1,0 +1,60 @@
+"""labelsieve audit: list the labels that are probably wrong, from a finished run or from predicted probabilities."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from labelsieve.errors import InputError, nearest
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="folder of a finished run")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder for tables and thumbnails. Default: audit/ in the run folder"
+    )
+    parser.add_argument(
+        "--data", metavar="DATA", help="the run's data, if it was moved; with --pred-probs, the samples, to show them"
+    )
+    parser.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="with --pred-probs, the labels (.npy, .npz or .csv); with a run, its label file, if it was moved",
+    )
+    parser.add_argument(
+        "--pred-probs",
+        type=Path,
+        metavar="FILE",
+        help="out-of-sample probabilities (.npy, .npz or .csv), one row per sample, one column per class",
+    )
+    parser.add_argument(
+        "--classes",
+        type=Path,
+        metavar="FILE",
+        help="with --pred-probs, class names, one per line. Default: a .csv's header",
+    )
+    parser.add_argument("--text", metavar="FILE:COLUMN", help="with --pred-probs, the texts that were classified")
+    parser.add_argument(
+        "--export",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="also write for cleanlab, label-studio or fiftyone, or corrected labels for train --labels; repeatable",
+    )
+    parser.add_argument("--model", metavar="NAME", help="package.module:factory of your own network, for older runs")
+
+
+def run(options: Namespace) -> None:
+    from labelsieve.audit.files import EXPORTS
+    from labelsieve.auto.audit import audit_files, audit_run
+
+    for name in options.export:
+        if name not in EXPORTS:
+            raise InputError(f"unknown export {name!r}: {nearest(name, EXPORTS)}")
+    if options.run and options.pred_probs is None:
+        audit_run(
+            Path(options.run), options.out, options.data, options.labels, export=options.export, model=options.model
+        )
+    elif options.pred_probs is not None and options.labels is not None and options.out is not None and not options.run:
+        labels, probs = Path(options.labels), options.pred_probs
+        audit_files(labels, probs, options.classes, options.text, options.data, options.out, options.export)
+    else:
+        raise InputError("name the run to audit: labelsieve audit RUN; or give --labels, --pred-probs and --out")

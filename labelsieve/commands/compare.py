@@ -1,0 +1,82 @@
+"""labelsieve compare: train several methods over several seeds, and compare their errors on the test set."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from labelsieve.commands import options as shared
+from labelsieve.errors import InputError
+
+USED_SETTINGS = (
+    *("size", "label_column", "image_column", "labels", "test", "skip_bad"),
+    *("model", "epochs", "warmup", "batch", "lr", "sampler", "forward", "device", "precision"),
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    shared.add_data(parser, default="fashion")
+    parser.add_argument(
+        "--methods", default="default,mentornet,mentornet-prop", metavar="LIST", help=shared.METHODS_HELP
+    )
+    parser.add_argument(
+        "--noise", metavar="KIND", help="add noise to the labels: pair, symmetry or mixed. Default: none"
+    )
+    parser.add_argument("--rate", type=float, metavar="RATE", help="rate of the added noise, from 0 to 1")
+    parser.add_argument(
+        "--noise-rate",
+        type=float,
+        metavar="RATE",
+        help="noise rate given to the methods. Default: that of the added noise",
+    )
+    add_seeds(parser)
+    parser.add_argument(
+        "--against",
+        metavar="METHOD",
+        help="compare every method with this one, seed by seed. Default: the paper's pairs, such as sl-prop and sl, "
+        "and up to six other methods with the first; in a csv all with the first",
+    )
+    add_output(parser)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/compare"),
+        metavar="FOLDER",
+        help="folder for runs, table.md and picture; finished runs are not repeated. Default: runs/compare",
+    )
+    shared.add_reading(parser)
+    shared.add_training(parser, full=False)
+    shared.add_machines(parser)
+
+
+def add_seeds(parser: ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings per method. Default: 3")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="first seed. Default: 0")
+
+
+def add_output(parser: ArgumentParser) -> None:
+    parser.add_argument("--format", default="text", metavar="KIND", help="text (default), markdown, latex or csv")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the table to this file. Default: the terminal")
+
+
+def run(options: Namespace) -> None:
+    from labelsieve.sweep.compare import compare, parse_methods
+
+    shared.check_noise(options.noise, options.rate)
+    if options.noise is not None and (shared.is_matrix(options.noise) or options.noise.startswith("asymmetric")):
+        raise InputError(
+            f"compare adds pair, symmetry or mixed noise, not {options.noise}; write labels with `labelsieve noise`, "
+            "and pass them with --labels"
+        )
+    if options.noise_rate is None and options.rate is None:
+        raise InputError("give --noise-rate, the share of labels that are wrong")
+    settings = shared.experiment_settings(options)
+    compare(
+        options.data,
+        parse_methods(options.methods),
+        noise=options.noise,
+        rate=options.rate or 0.0,
+        noise_rate=(options.rate or 0.0) if options.noise_rate is None else options.noise_rate,
+        seeds=range(options.first_seed, options.first_seed + options.seeds),
+        form=options.format,
+        **shared.selected(options, "against", "save", "out", "at_once", "on"),
+        **{name: settings[name] for name in USED_SETTINGS},
+    )

@@ -1,0 +1,147 @@
+"""labelsieve train: train one model, with the noise rate given or estimated from the data."""
+
+import os
+import shlex
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labelsieve.commands import options as shared
+from labelsieve.errors import InputError
+
+if TYPE_CHECKING:
+    from labelsieve.runs.data import Shelf
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    shared.add_data(parser, default="fashion")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="run folder. Default: runs/ and a name made from all settings"
+    )
+    parser.add_argument(
+        "--method",
+        metavar="NAME",
+        help="method; see `labelsieve methods`. Default: mentornet-prop, or chosen by the noise that is found",
+    )
+    parser.add_argument("--criterion", metavar="NAME", help="ol, pl, all or margin. Default: that of the method")
+    parser.add_argument("--lam", type=float, metavar="λ", help="weight of the penalty label in Criteria_ALL")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="option of the method; repeatable"
+    )
+    parser.add_argument(
+        "--noise-rate",
+        metavar="RATE",
+        help="share of labels that are wrong, from 0 to below 1, or auto: estimate it. Default: the rate of added "
+        "noise, else auto",
+    )
+    parser.add_argument(
+        "--final",
+        action=BooleanOptionalAction,
+        default=True,
+        help="if noise rate and method are chosen automatically: train once more on all samples with corrected labels "
+        "and deliver that model",
+    )
+    parser.add_argument(
+        "--scores", default="", metavar="EPOCHS", help="save the scores of all samples after these epochs"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed. Default: 0")
+    parser.add_argument("--dry-run", action="store_true", help="print the stages and the estimated time; train nothing")
+    shared.add_reading(parser, streaming=True)
+    shared.add_noise(parser)
+    shared.add_training(parser)
+    machine = shared.add_machine(parser)
+    machine.add_argument("--threads", type=int, metavar="N", help="CPU threads. Default: all cores")
+
+
+def run(options: Namespace) -> None:
+    from labelsieve.auto.train import (
+        Runner,
+        forecast,
+        is_finished_request,
+        make_request,
+        print_finished,
+        request_facts,
+        save_request,
+        train,
+    )
+    from labelsieve.runs.data import Shelf
+    from labelsieve.runs.spec import experiment_for
+
+    rate = noise_rate(options)
+    settings = shared.experiment_settings(options)
+    settings |= {
+        "method": options.method or "mentornet-prop",
+        "options": method_options(options),
+        "noise_rate": 0.0 if rate is None else rate,
+        "scores": epoch_numbers(options.scores),
+        "threads": (os.cpu_count() or 1) if options.threads is None else options.threads,
+    }
+    experiment = experiment_for(settings.pop("data"), **settings)
+    path = options.out or Path("runs") / (experiment.name() + ("-auto" if rate is None else ""))
+    shelf = Shelf()
+    unsettled = shared.open_settings(options)
+    facts = request_facts(experiment, unsettled, options.method, options.final)
+    if not options.dry_run and is_finished_request(path, facts):
+        print_finished(path)
+    else:
+        request = make_request(
+            experiment,
+            unsettled,
+            noise_is_unknown=rate is None,
+            method=options.method,
+            final=options.final,
+            shelf=shelf,
+        )
+        if options.dry_run:
+            print(forecast(request, path, shelf))
+            return
+        if rate is None:
+            save_request(path, facts)
+        train(request, path, Runner(shelf, options.command_line))
+    finish(path, shelf, automatic=rate is None)
+
+
+def finish(path: Path, shelf: "Shelf", automatic: bool) -> None:
+    """Write the report of an automatic run, and print the next commands."""
+    from labelsieve.auto.audit import audit_run
+    from labelsieve.report.page import write_report
+
+    quoted = shlex.quote(str(path))
+    if automatic:
+        print(f"report: {write_report((path,), None, 200, partial(audit_run, shelf=shelf))}")
+        print(f"review the suspect labels: labelsieve review {quoted}")
+    else:
+        print(f"list the suspect labels: labelsieve report {quoted}")
+
+
+def noise_rate(options: Namespace) -> float | None:
+    """Return the noise rate given by the options; None if it must be estimated."""
+    shared.check_noise(options.noise, options.rate)
+    if options.noise_rate is not None:
+        try:
+            return None if options.noise_rate == "auto" else float(options.noise_rate)
+        except ValueError:
+            raise InputError(
+                f"--noise-rate must be a number from 0 to 1, or auto, got {options.noise_rate!r}"
+            ) from None
+    known_kind = options.noise and options.noise.partition(":")[0] in ("pair", "symmetry", "mixed")
+    if known_kind and options.rate is not None:
+        return float(options.rate)
+    clean_data = options.data == "fashion" and options.noise is None and options.labels is None
+    return 0.0 if options.method == "default" or clean_data else None
+
+
+def method_options(options: Namespace) -> tuple[tuple[str, object], ...]:
+    """Return --lam and every --set name=value as pairs."""
+    from labelsieve.runs.spec import parse_options
+
+    return parse_options([*([] if options.lam is None else [f"lam={options.lam}"]), *options.set])
+
+
+def epoch_numbers(text: str) -> tuple[int, ...]:
+    """ "25,40" -> (25, 40)"""
+    try:
+        return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
+    except ValueError:
+        raise InputError(f"--scores takes epochs separated by commas, such as 25,40, got {text!r}") from None

@@ -196,7 +196,7 @@ def drawings_of(folder: Path, seeds: int) -> Iterator[Drawing]:
 def variant_results(known: Records, cells: Mapping[str, CellResult]) -> list[CellResult]:
     """Group runs that are in no table by data, noise, method and changed settings; sorted by name."""
     groups: dict[str, CellResult] = {}
-    for each, path in known.items():
+    for each, path in sorted(known.items(), key=lambda item: int(dict(item[0])["seed"])):
         spec, run = dict(each), read_run(path, with_tables=False)
         plain = CellResult(spec["data"], spec["method"], spec["noise"], spec["rate"], {})
         cell = cells.get(plain.name)
@@ -204,12 +204,7 @@ def variant_results(known: Records, cells: Mapping[str, CellResult]) -> list[Cel
         before = groups.get(one.name, one)
         errors = {**before.errors, spec["seed"]: float(run.end["best"])}
         groups[one.name] = replace(one, errors=errors, runs={**before.runs, spec["seed"]: run})
-    return [by_seed(groups[name]) for name in sorted(groups)]
-
-
-def by_seed(cell: CellResult) -> CellResult:
-    """Return the cell with errors and runs in the order of their seeds."""
-    return replace(cell, errors=dict(sorted(cell.errors.items())), runs=dict(sorted(cell.runs.items())))
+    return [groups[name] for name in sorted(groups)]
 
 
 def changes(each: Identity) -> str:
@@ -240,18 +235,13 @@ def claims(evidence: Evidence) -> Rows:
     rows = [["data", "noise", "pair", "paper", "ours (n)", "95% interval", "verdict"]]
     for where, found in groups.items():
         for method, base, differences in pairs({name: cell.errors for name, cell in found.items()}):
-            printed = printed_difference(found[method], found[base])
+            first, second = found[method].published, found[base].published
+            printed = round(first[0] - second[0], 2) if first and second else None
             papers = "" if printed is None else f"{printed:+.1f}"
             ours = f"{plus_minus(differences, 2, '+')} ({len(differences)})"
             ends = format_interval(differences)
             rows.append([*where, f"{method} minus {base}", papers, ours, ends, verdict(differences, printed)])
     return rows
-
-
-def printed_difference(method: CellResult, base: CellResult) -> float | None:
-    if method.published is None or base.published is None:
-        return None
-    return round(method.published[0] - base.published[0], 2)
 
 
 def format_interval(values: Sequence[float]) -> str:
@@ -273,9 +263,9 @@ def verdict(differences: Sequence[float], printed: float | None) -> str:
 
 def numbers(evidence: Evidence) -> Rows:
     """Return a row per cell that was run, with the printed error and whether our mean is near it."""
-    run = [cell for cell in evidence.cells.values() if cell.difference is not None]
-    header, *rows = long_form(sorted(run, key=dominant_first))
-    near = ["yes" if abs(cell.difference or 0) <= NEAR else "no" for cell in sorted(run, key=dominant_first)]
+    cells = sorted((cell for cell in evidence.cells.values() if cell.difference is not None), key=dominant_first)
+    header, *rows = long_form(cells)
+    near = ["yes" if abs(cell.difference or 0) <= NEAR else "no" for cell in cells]
     return [[*header, "near"], *([*row, word] for row, word in zip(rows, near, strict=True))]
 
 
@@ -320,16 +310,16 @@ def all_tables(evidence: Evidence) -> str:
 
 
 def endings(evidence: Evidence) -> Rows:
-    """Return best and last error, precision of the selection and abandoned classes of every cell and variant."""
+    """Return best and last error, precision of the selection and classes given up of every cell and variant."""
     header = ["data", "noise", "method", "best (n)", "last", "last - best", "kept clean"]
-    rows = [[*header, "epochs with an abandoned class", "abandoned at the end"]]
+    rows = [[*header, "epochs with a class given up", "classes given up at the end"]]
     for cell in once([*evidence.cells.values(), *evidence.variants]):
         best, last = ([float(run.end[name]) for run in cell.runs.values()] for name in ("best", "last"))
         shares = [run.epochs[-1].get("precision") for run in cell.runs.values()]
         precision = plus_minus([100 * share for share in shares if share is not None], 2)
         gap = mean_and_error(last)[0] - mean_and_error(best)[0]
         rows.append([cell.data, cell.column, cell.method, f"{plus_minus(best, 2)} ({len(best)})", plus_minus(last, 2)])
-        rows[-1] += [f"{gap:+.2f}", precision, abandoned_epochs(cell), abandoned_at_end(cell)]
+        rows[-1] += [f"{gap:+.2f}", precision, epochs_given_up(cell), given_up_at_end(cell)]
     return rows
 
 
@@ -342,17 +332,17 @@ def once(cells: Iterable[CellResult]) -> list[CellResult]:
     return sorted(first.values(), key=lambda cell: (cell.data, cell.column))
 
 
-def abandoned_classes(run: Run, row: Mapping[str, Any]) -> int:
+def classes_given_up(run: Run, row: Mapping[str, Any]) -> int:
     """Count the classes of which an epoch kept less than half of the share that is kept of all samples."""
     least = (1 - run.spec["noise_rate"]) / 2
     return sum(share < least for share in row.get("kept") or [])
 
 
-def abandoned_epochs(cell: CellResult) -> str:
-    """Format the epochs with an abandoned class: seed 2 in 37 of the epochs 26 to 95 (lowest error 20.80)."""
+def epochs_given_up(cell: CellResult) -> str:
+    """Format the epochs in which a class was given up: seed 2 in 37 of the epochs 26 to 95 (lowest error 20.80)."""
     found = []
     for seed, run in cell.runs.items():
-        epochs = [number for number, row in enumerate(run.epochs, 1) if abandoned_classes(run, row)]
+        epochs = [number for number, row in enumerate(run.epochs, 1) if classes_given_up(run, row)]
         if epochs:
             lowest = min(run.epochs[number - 1]["test_error"] for number in epochs)
             first, last = epochs[0], epochs[-1]
@@ -363,10 +353,10 @@ def abandoned_epochs(cell: CellResult) -> str:
     return "; ".join(found)
 
 
-def abandoned_at_end(cell: CellResult) -> str:
-    """Format the classes abandoned in the last epoch, seed by seed: 4, 0 of 100."""
+def given_up_at_end(cell: CellResult) -> str:
+    """Format the number of classes given up in the last epoch, seed by seed: 4, 0 of 100."""
     ends = [(run, run.epochs[-1]) for run in cell.runs.values()]
-    counts = ", ".join(str(abandoned_classes(run, row)) for run, row in ends)
+    counts = ", ".join(str(classes_given_up(run, row)) for run, row in ends)
     return f"{counts} of {len(ends[0][1].get('kept') or [])}"
 
 

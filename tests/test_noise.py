@@ -1,4 +1,4 @@
-"""Transition matrices and the labels drawn from them."""
+"""Transition matrices and noisy labels."""
 
 import pytest
 import torch
@@ -6,52 +6,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.errors import InputError
-from labelsieve.noise import asymmetric, checked_matrix, corrupt, mixed, pair, realised, transition
+from labelsieve.noise import asymmetric, check_matrix, corrupt, mixed, pair, transition, transition_counts
 
 LABELS = torch.arange(20_000) % 10
 
 
-def test_pair_by_hand():
+def test_pair_computed_by_hand():
     assert pair(3, 0.4).tolist() == [[0.6, 0.4, 0], [0, 0.6, 0.4], [0.4, 0, 0.6]]
     assert pair(3, 0.4, direction=-1).tolist() == [[0.6, 0, 0.4], [0.4, 0.6, 0], [0, 0.4, 0.6]]
 
 
-def test_mixed_as_in_the_papers_tables_and_figure():
+def test_mixed_has_the_shares_of_the_paper():
     tables, figure = mixed(10, 0.4), mixed(10, 0.4, dominant=0.6)
     assert tables[4, 5] == pytest.approx(0.30) and tables[4, 7] == pytest.approx(0.0125)
     assert figure[4, 5] == pytest.approx(0.24) and figure[4, 7] == pytest.approx(0.02)
     assert mixed(100, 0.4)[4, 7] == pytest.approx(0.1 / 98)
 
 
-def test_asymmetric_moves_the_mapped_classes_alone():
-    matrix = asymmetric(10, 0.4, {9: 1, 2: 0, 4: 7, 3: 5, 5: 3})  # look-alikes of CIFAR-10
+def test_asymmetric_moves_only_the_mapped_classes():
+    matrix = asymmetric(10, 0.4, {9: 1, 2: 0, 4: 7, 3: 5, 5: 3})  # similar classes of CIFAR-10
     assert matrix[9, 1] == 0.4 and matrix[3, 5] == 0.4 and matrix[5, 3] == 0.4 and matrix[0, 0] == 1
 
 
 @given(st.sampled_from(["pair", "symmetry", "mixed"]), st.integers(3, 30), st.floats(0, 1))
-def test_rows_sum_to_one_and_the_diagonal_keeps_the_rest(kind, classes, rate):
+def test_rows_sum_to_one_and_the_diagonal_is_one_minus_the_rate(kind, classes, rate):
     matrix = transition(kind, classes, rate)
     assert torch.allclose(matrix.sum(1), torch.ones(classes, dtype=torch.float64))
     assert torch.allclose(matrix.diagonal(), torch.full((classes,), 1 - rate, dtype=torch.float64))
 
 
-def test_two_classes_pair_is_symmetry():
+def test_pair_of_two_classes_is_symmetry():
     assert torch.equal(transition("pair", 2, 0.3), transition("symmetry", 2, 0.3))
 
 
 @pytest.mark.parametrize("kind", ["pair", "symmetry", "mixed"])
 def test_drawn_labels_follow_the_matrix_within_four_sigma(kind):
     matrix = transition(kind, 10, 0.4)
-    counts = realised(LABELS, corrupt(LABELS, matrix, seed=3), 10).double()
+    counts = transition_counts(LABELS, corrupt(LABELS, matrix, seed=3), 10).double()
     expected = 2000 * matrix
     assert ((counts - expected).abs() <= 4 * (expected * (1 - matrix)).sqrt() + 1e-9).all()
-    assert ((counts == 0) | (matrix > 0)).all()  # never a label that the matrix excludes
+    assert ((counts == 0) | (matrix > 0)).all()  # no label with probability 0
 
 
 @pytest.mark.parametrize("kind", ["pair", "symmetry", "mixed"])
-def test_exact_labels_have_the_exact_counts(kind):
+def test_exact_noise_has_exact_counts(kind):
     matrix = transition(kind, 10, 0.4)
-    counts = realised(LABELS, corrupt(LABELS, matrix, seed=3, exact=True), 10).double()
+    counts = transition_counts(LABELS, corrupt(LABELS, matrix, seed=3, exact=True), 10).double()
     assert (counts.sum(1) == 2000).all()
     assert ((counts - 2000 * matrix).abs() < 1).all()
     if kind == "pair":
@@ -59,20 +59,20 @@ def test_exact_labels_have_the_exact_counts(kind):
 
 
 @given(st.integers(0, 40), st.floats(0, 1), st.integers(0, 99))
-def test_exact_labels_of_any_number_of_samples(count, rate, seed):
+def test_exact_noise_keeps_the_number_of_samples_of_each_class(count, rate, seed):
     labels = torch.arange(count) % 3
     noisy = corrupt(labels, transition("symmetry", 3, rate), seed, exact=True)
-    assert (realised(labels, noisy, 3).sum(1) == torch.bincount(labels, minlength=3)).all()
+    assert (transition_counts(labels, noisy, 3).sum(1) == torch.bincount(labels, minlength=3)).all()
 
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("kind", ["pair", "symmetry", "mixed"])
-def test_no_noise_changes_nothing(kind, exact):
+def test_rate_zero_changes_no_label(kind, exact):
     assert torch.equal(corrupt(LABELS, transition(kind, 10, 0.0), seed=1, exact=exact), LABELS)
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_seed_decides_the_draw_and_nothing_else_does(exact):
+def test_noise_depends_on_the_seed_only(exact):
     matrix = pair(10, 0.4)
     torch.manual_seed(1)
     first = corrupt(LABELS, matrix, seed=5, exact=exact)
@@ -82,8 +82,8 @@ def test_a_seed_decides_the_draw_and_nothing_else_does(exact):
     assert not torch.equal(first, corrupt(LABELS, matrix, seed=6, exact=exact))
 
 
-def test_a_persons_own_matrix_is_used_as_it_is():
-    matrix = checked_matrix(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), 2)
+def test_custom_matrix_is_used_unchanged():
+    matrix = check_matrix(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), 2)
     assert corrupt(torch.tensor([0, 1, 0]), matrix, seed=0).tolist() == [1, 1, 1]
 
 
@@ -97,12 +97,12 @@ def test_a_persons_own_matrix_is_used_as_it_is():
         (lambda: transition("mixed", 2, 0.4), "at least 3 classes"),
         (lambda: transition("asymmetric", 10, 0.4), "needs a map"),
         (lambda: asymmetric(3, 0.4, {0: 5}), "outside the classes"),
-        (lambda: checked_matrix(torch.eye(3), 2), "square"),
-        (lambda: checked_matrix(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), 2), "negative"),
-        (lambda: checked_matrix(torch.tensor([[0.5, 0.6], [0.0, 1.0]]), 2), "row 0 .* sums to 1.1"),
-        (lambda: corrupt(torch.tensor([0, 2]), pair(2, 0.1), seed=0), "labels must be 0 to 1"),
+        (lambda: check_matrix(torch.eye(3), 2), "must be 2 x 2, got 3 x 3"),
+        (lambda: check_matrix(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), 2), "negative"),
+        (lambda: check_matrix(torch.tensor([[0.5, 0.6], [0.0, 1.0]]), 2), "row 0 .* sums to 1.1"),
+        (lambda: corrupt(torch.tensor([0, 2]), pair(2, 0.1), seed=0), "labels must be from 0 to 1"),
     ],
 )
-def test_what_is_no_noise_is_refused(make, reason):
+def test_invalid_noise_is_an_error(make, reason):
     with pytest.raises(InputError, match=reason):
         make()

@@ -20,22 +20,11 @@ class Loss(Part, ABC):
         """Return the loss of each network, (N)."""
 
 
-class SampleLoss(Loss):
-    """A loss that is a weighted mean over samples. Subclasses implement `per_sample`."""
-
-    @abstractmethod
-    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of each sample: (N, B, K), (N, B) -> (N, B)."""
-
-    def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        return weighted_mean(self.per_sample(mask_dropped(logits, weight), target), weight)
-
-
-class CrossEntropy(SampleLoss):
+class CrossEntropy(Loss):
     """Cross-entropy with the target label."""
 
-    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
-        return cross_entropy(logits, target)
+    def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        return weighted_mean(cross_entropy(mask_dropped(logits, weight), target), weight)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from labelsieve.core.criteria import CriteriaALL, observed_confidence
-from labelsieve.core.losses import SampleLoss, cross_entropy
+from labelsieve.core.losses import Loss, cross_entropy, mask_dropped, weighted_mean
 from labelsieve.core.method import Method
 from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean
 
@@ -26,13 +26,14 @@ def sl_prop(
     return Method(SymmetricCrossEntropy(alpha, beta), select_clean(p, criterion, align=align))
 
 
-class SymmetricCrossEntropy(SampleLoss):
+class SymmetricCrossEntropy(Loss):
     """alpha * CE + beta * reverse CE; the reverse CE of a hard label y is 9.21 * (1 - p[y])."""
 
     def __init__(self, alpha: float, beta: float) -> None:
         super().__init__()
         self.alpha, self.beta = alpha, beta
 
-    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
-        reverse = -LOG_OF_ZERO * (1 - observed_confidence(logits.softmax(-1), target))
-        return self.alpha * cross_entropy(logits, target) + self.beta * reverse
+    def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        kept = mask_dropped(logits, weight)
+        reverse = -LOG_OF_ZERO * (1 - observed_confidence(kept.softmax(-1), target))
+        return weighted_mean(self.alpha * cross_entropy(kept, target) + self.beta * reverse, weight)

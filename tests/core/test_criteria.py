@@ -1,4 +1,4 @@
-"""Criteria and penalty labels: hand-made oracles, loops from the paper, properties."""
+"""Criteria and penalty labels: values computed by hand, reference loops and properties."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def random_batch(seed, classes, size, scale=3.0, dtype=torch.float32):
 
 
 def penalty_by_loop(probs, labels, classes):
-    """Eq. 9-11, sample by sample."""
+    """Return the penalty labels by eq. 9-11, sample by sample."""
     rows = np.zeros((classes, classes))
     for p, label in zip(probs, labels, strict=True):
         rows[label] += p
@@ -46,7 +46,7 @@ batches = st.builds(
 )
 
 
-def test_scores_of_a_batch_made_by_hand():
+def test_scores_computed_by_hand():
     probs = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]])
     labels = torch.tensor([0, 1])
     criterion = CriteriaALL(3, lam=0.5)
@@ -56,20 +56,20 @@ def test_scores_of_a_batch_made_by_hand():
     assert torch.allclose(criterion(probs, labels), torch.tensor([[0.7 - 0.5 * 0.19, 0.3 - 0.5 * 0.50]]))
 
 
-def test_ideal_penalty_of_the_papers_figure_3():
-    """Mixed noise of 24% + 16% over ten classes and perfect predictions: 0.60 on the pair class, 0.05 on the others."""
+def test_penalty_labels_of_figure_3():
+    """Mixed noise of 24% + 16% and perfect predictions: 0.60 for the dominant class, 0.05 for the others."""
     from labelsieve.noise import mixed
 
-    matrix = mixed(10, 0.4, dominant=0.6)  # rows: true class; a perfect network predicts the true class
+    matrix = mixed(10, 0.4, dominant=0.6)  # rows are true classes, which a perfect network predicts
     by_observed = fixed_point(matrix.T).unsqueeze(0)
     penalty = penalty_labels(by_observed, uniform_penalty(10))[0]
-    assert penalty[6, 5] == pytest.approx(0.60)  # observed 6 is polluted by class 5
+    assert penalty[6, 5] == pytest.approx(0.60)  # most wrong labels 6 come from class 5
     assert penalty[6, 2] == pytest.approx(0.05)
     assert penalty[6, 6] == 0
 
 
 @given(batches)
-def test_stacked_penalty_equals_the_loop(batch):
+def test_stacked_penalty_equals_the_reference_loop(batch):
     probs, labels = batch
     classes = probs.shape[-1]
     criterion = CriteriaPL(classes)
@@ -94,7 +94,7 @@ def test_penalty_rows_sum_to_one_with_zero_diagonal(batch):
 
 
 @given(batches, st.randoms(use_true_random=False))
-def test_stack_is_the_same_in_any_order_and_any_split(batch, random):
+def test_sums_do_not_depend_on_order_or_batches(batch, random):
     probs, labels = batch
     size = len(labels)
     order = list(range(size))
@@ -108,7 +108,7 @@ def test_stack_is_the_same_in_any_order_and_any_split(batch, random):
 
 
 @given(batches, st.randoms(use_true_random=False))
-def test_relabelling_the_classes_relabels_the_penalty_and_keeps_the_scores(batch, random):
+def test_permuting_the_classes_permutes_the_penalty_and_keeps_the_scores(batch, random):
     probs, labels = batch
     classes = probs.shape[-1]
     q = list(range(classes))
@@ -123,8 +123,8 @@ def test_relabelling_the_classes_relabels_the_penalty_and_keeps_the_scores(batch
 
 
 @given(batches, st.sampled_from([0.25, 1.0, 2.0]))
-def test_theorem_uniform_penalty_keeps_the_order_of_ol(batch, lam):
-    """ALL = (1 + lam/(K-1)) OL - lam/(K-1): a clear gap in OL is a gap in ALL."""
+def test_uniform_penalty_keeps_the_order_of_ol(batch, lam):
+    """The paper's theorem: ALL = (1 + lam/(K-1)) OL - lam/(K-1), so a gap in OL is a gap in ALL."""
     probs, labels = batch[0].double(), batch[1]
     classes = probs.shape[-1]
     criterion = CriteriaALL(classes, lam=lam).double()
@@ -135,8 +135,8 @@ def test_theorem_uniform_penalty_keeps_the_order_of_ol(batch, lam):
 
 
 @given(batches, st.floats(0, 4))
-def test_two_classes_are_a_degenerate_case(batch, lam):
-    """The penalty label of one class can only be the other: ALL = (1 + lam) OL - lam for any data."""
+def test_all_of_two_classes_is_a_linear_function_of_ol(batch, lam):
+    """The penalty label of a class can only be the other class: ALL = (1 + lam) OL - lam."""
     probs, labels = random_batch(len(batch[1]), 2, 30)
     criterion = CriteriaALL(2, lam=lam)
     criterion.stack(probs, labels, ALL_VALID.expand(probs.shape[:2]))
@@ -166,7 +166,7 @@ def test_all_lies_between_minus_lambda_and_ol(batch, lam):
     assert (scores >= -lam - 1e-6).all()
 
 
-def test_class_that_was_not_seen_keeps_its_row():
+def test_unseen_class_keeps_its_row():
     criterion = CriteriaPL(3)
     criterion.stack(torch.tensor([[[0.1, 0.8, 0.1]]]), torch.tensor([0]), ALL_VALID)
     criterion.end_epoch(None)
@@ -179,8 +179,8 @@ def test_class_that_was_not_seen_keeps_its_row():
     assert not torch.equal(criterion.penalty[0, 1], first[0, 1])
 
 
-def test_row_without_mass_off_its_own_class_keeps_what_it_had():
-    """A logit gap of 105 leaves exactly nothing for the other classes in float32."""
+def test_row_without_probability_outside_its_class_is_kept():
+    """A logit gap of 105 leaves a probability of exactly 0 for the other classes in float32."""
     probs = torch.tensor([[[0.0, 0.0, 200.0]]]).softmax(-1)
     criterion = CriteriaPL(3)
     criterion.stack(probs, torch.tensor([2]), ALL_VALID)
@@ -188,7 +188,7 @@ def test_row_without_mass_off_its_own_class_keeps_what_it_had():
     assert torch.equal(criterion.penalty, uniform_penalty(3))
 
 
-def test_repredict_uses_the_predictions_at_the_end_of_the_epoch_alone():
+def test_repredict_uses_only_predictions_at_the_end_of_the_epoch():
     during, after = random_batch(0, 4, 30), random_batch(1, 4, 30)
     repredict, stacked = CriteriaPL(4, update="repredict"), CriteriaPL(4)
     repredict.start_epoch(0)
@@ -200,7 +200,7 @@ def test_repredict_uses_the_predictions_at_the_end_of_the_epoch_alone():
     assert torch.equal(repredict.penalty, stacked.penalty)
 
 
-def test_repredict_without_predictions_is_refused():
+def test_repredict_without_predictions_is_an_error():
     criterion = CriteriaPL(4, update="repredict")
     criterion.start_epoch(0)
     criterion.end_epoch(None)
@@ -208,8 +208,8 @@ def test_repredict_without_predictions_is_refused():
         criterion.start_epoch(1)
 
 
-def test_column_weight_compensates_classes_that_are_predicted_rarely():
-    """By hand: columns sum to 1.1, 0.6 and 0.3, so class 2 counts 1.1/0.3 times as much as class 0."""
+def test_column_weight_raises_rarely_predicted_classes():
+    """The columns sum to 1.1, 0.6 and 0.3, so class 2 has 1.1/0.3 times the weight of class 0."""
     probs, labels = torch.tensor([[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]]]), torch.tensor([0, 1])
     for compensate in ("epoch", "iteration"):
         criterion = CriteriaPL(3, compensate=compensate)
@@ -220,7 +220,7 @@ def test_column_weight_compensates_classes_that_are_predicted_rarely():
         assert torch.allclose(row, weighted / weighted.sum(), atol=1e-6)
 
 
-def test_column_weight_of_every_iteration_follows_the_epoch():
+def test_column_weight_changes_in_every_iteration():
     probs, labels = random_batch(0, 3, 20)
     criterion = CriteriaPL(3, compensate="iteration")
     criterion.stack(probs, labels, ALL_VALID.expand(1, 20))
@@ -252,6 +252,6 @@ def test_any_number_of_classes(classes):
         (lambda: CriteriaPL(3, compensate="always"), "off, epoch, iteration"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(make, reason):
+def test_invalid_arguments_are_an_error(make, reason):
     with pytest.raises(ValueError, match=reason):
         make()

@@ -1,4 +1,4 @@
-"""Selection: exact counts, ties, what is not finite, and the properties of a top share."""
+"""Selection: exact counts, ties, non-finite scores, the floor of each label, and aligned predictions."""
 
 import math
 from fractions import Fraction
@@ -8,8 +8,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelsieve import Problem, make
 from labelsieve.core.criteria import CriteriaOL, Criterion
-from labelsieve.core.select import Select, exact_fraction, kept_share, ranks, with_floor, within_share
+from labelsieve.core.select import (
+    ALIGN_MEMORY,
+    Align,
+    Select,
+    align_predictions,
+    exact_fraction,
+    kept_share,
+    ranks,
+    ranks_with_floor,
+    within_share,
+)
 
 finite_scores = st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 0.5001, 1.0]), min_size=1, max_size=30)
 
@@ -37,17 +48,17 @@ def test_counts_are_exact_for_every_batch_and_every_whole_percent():
 
 
 @pytest.mark.parametrize(("rate", "kept"), [(0.1, 116), (0.2, 103), (0.3, 90), (0.4, 77), (0.6, 52), (0.08, 118)])
-def test_counts_of_the_papers_batches(rate, kept):
+def test_counts_of_a_batch_of_128(rate, kept):
     assert int(kept_count(128, share_of(rate))) == kept
 
 
-def test_count_where_floating_point_is_wrong():
+def test_counts_are_not_affected_by_rounding():
     assert 10 * (1 - 0.7) > 3  # would round up to 4
     assert int(kept_count(10, share_of(0.7))) == 3
     assert int(kept_count(512, share_of(0.1 + 0.2))) == 359  # 0.30000000000000004
 
 
-def test_earlier_of_equals_first_and_not_finite_last():
+def test_ties_go_to_the_earlier_sample_and_non_finite_scores_come_last():
     scores = torch.tensor([[0.5, float("nan"), 0.5, float("inf"), 0.1, -float("inf"), 0.5]])
     assert top(scores, torch.tensor(2)).tolist() == [[True, False, True, False, False, False, False]]
     assert top(scores, torch.tensor(4)).tolist() == [[True, False, True, False, True, False, True]]
@@ -55,13 +66,13 @@ def test_earlier_of_equals_first_and_not_finite_last():
     assert top(scores, torch.tensor(7)).all()
 
 
-def test_equal_scores_are_taken_from_the_front_however_many():
+def test_equal_scores_are_kept_from_the_start_of_a_large_batch():
     selected = top(torch.full((1, 5000), 0.25), torch.tensor(77))[0]
     assert selected[:77].all() and not selected[77:].any()
 
 
 @given(finite_scores, st.integers(1, 30))
-def test_top_is_the_stable_sort(scores, count):
+def test_ranks_equal_a_stable_sort(scores, count):
     count = min(count, len(scores))
     wanted = set(sorted(range(len(scores)), key=lambda i: -scores[i])[:count])
     selected = top(torch.tensor([scores]), torch.tensor(count))[0]
@@ -85,12 +96,12 @@ def test_a_smaller_rate_keeps_a_superset(scores, percent):
     assert (many | ~few).all()
 
 
-def test_rows_of_several_networks_are_ranked_apart():
+def test_each_network_has_its_own_ranks():
     scores = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     assert top(scores, torch.tensor(1)).tolist() == [[True, False, False], [False, False, True]]
 
 
-def test_everything_counts_during_warm_up():
+def test_all_samples_are_kept_during_the_warmup():
     probs, labels = torch.rand(1, 10, 4).softmax(-1), torch.randint(4, (10,))
     select = Select(CriteriaOL(4), lambda epoch: Fraction(1, 2), warmup=2)
     kept = []
@@ -100,7 +111,7 @@ def test_everything_counts_during_warm_up():
     assert kept == [10, 10, 5, 5]
 
 
-def test_a_schedule_may_change_with_the_epoch():
+def test_kept_share_may_change_with_the_epoch():
     select = Select(CriteriaOL(4), lambda epoch: 1 - Fraction(2, 5) * min(1, Fraction(epoch + 1, 15)))
     counts = []
     for epoch in range(16):
@@ -110,24 +121,24 @@ def test_a_schedule_may_change_with_the_epoch():
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1, 1.5, float("nan")])
-def test_a_noise_rate_that_is_none_is_refused(rate):
+def test_invalid_noise_rate_is_an_error(rate):
     with pytest.raises(ValueError, match=r"noise rate must be in \[0, 1\)"):
         kept_share(rate)
 
 
-def test_a_floor_keeps_the_best_of_every_label():
-    """Ten samples, 6 kept: label 1 would lose all its four; with a floor of a half it keeps floor(0.3 * 4) = 1."""
+def test_floor_keeps_the_best_samples_of_every_label():
+    """Of ten samples 6 are kept, none of label 1; with a floor of 0.5, floor(0.3 * 4) = 1 of its four is kept."""
     scores = torch.tensor([[0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.3, 0.2, 0.1]])
     labels = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
-    rank = with_floor(ranks(scores), labels, torch.tensor([3, 10]))
+    rank = ranks_with_floor(ranks(scores), labels, torch.tensor([3, 10]))
     assert within_share(rank, 10, torch.tensor([6, 10])).tolist() == [[True] * 5 + [False, True] + [False] * 3]
-    assert torch.equal(with_floor(ranks(scores), labels, torch.tensor([0, 1])), ranks(scores))
-    half = within_share(with_floor(ranks(scores), labels, torch.tensor([1, 2])), 10, torch.tensor([6, 10]))
-    assert half[0, 6:].tolist() == [True, True, False, False]  # exactly two of four
+    assert torch.equal(ranks_with_floor(ranks(scores), labels, torch.tensor([0, 1])), ranks(scores))
+    half = within_share(ranks_with_floor(ranks(scores), labels, torch.tensor([1, 2])), 10, torch.tensor([6, 10]))
+    assert half[0, 6:].tolist() == [True, True, False, False]  # two of four
 
 
-class Given(Criterion):
-    """Scores that are known beforehand."""
+class FixedScores(Criterion):
+    """Return given scores."""
 
     def __init__(self, scores):
         super().__init__(4)
@@ -138,10 +149,10 @@ class Given(Criterion):
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=40), st.integers(0, 9))
-def test_no_label_gets_less_than_its_floor(samples, tenths):
+def test_every_label_keeps_at_least_its_floor(samples, tenths):
     scores, labels = (torch.tensor(column) for column in zip(*samples, strict=True))
     share, floor = Fraction(10 - tenths, 10), Fraction(1, 2)
-    select = Select(Given(scores.unsqueeze(0)), lambda epoch: share, floor=floor)
+    select = Select(FixedScores(scores.unsqueeze(0)), lambda epoch: share, floor=floor)
     weight = select(torch.zeros(1, len(samples), 4), labels, None)[0]
     assert weight.sum() == max(1, math.ceil(share * len(samples)))
     for label in labels.unique().tolist():
@@ -149,11 +160,97 @@ def test_no_label_gets_less_than_its_floor(samples, tenths):
         assert weight[mine].sum() >= math.floor(floor * share * mine.sum().item())
 
 
-def test_a_floor_of_many_digits_keeps_what_it_should():
-    """Of 111 samples 42 are kept; label 1, all behind label 0, keeps floor(0.7333 * 0.3765 * 40) = 11 of its 40."""
+def test_floor_with_many_digits_is_exact():
+    """Of 111 samples 42 are kept; label 1, with the lowest scores, keeps floor(0.7333 * 0.3765 * 40) = 11 of its 40."""
     scores = torch.cat([torch.ones(71), torch.linspace(0.5, 0.1, 40)]).unsqueeze(0)
     labels = torch.tensor([0] * 71 + [1] * 40)
-    select = Select(Given(scores), lambda epoch: 1 - exact_fraction(0.623456789), floor=exact_fraction(0.733333333))
+    select = Select(
+        FixedScores(scores), lambda epoch: 1 - exact_fraction(0.623456789), floor=exact_fraction(0.733333333)
+    )
     kept = select(torch.zeros(1, 111, 4), labels, None)[0]
     assert kept.sum() == math.ceil(0.376543211 * 111) == 42
     assert kept[71:].tolist() == [1.0] * 11 + [0.0] * 29
+
+
+def observed(align, probs, labels, valid=None):
+    """Return the Align part after it has observed a batch."""
+    probs, labels = torch.tensor([probs]), torch.tensor(labels)
+    align.observe(probs, labels, None, torch.ones(1, len(labels), dtype=torch.bool) if valid is None else valid)
+    return align
+
+
+def test_aligned_predictions_computed_by_hand():
+    """The weights 1/2, 2 and 1 turn 0.5, 0.3 and 0.2 into 0.25, 0.6 and 0.2 before normalization."""
+    frequencies = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.25, 0.5, 0.25]])
+    found = align_predictions(torch.tensor([[[0.5, 0.3, 0.2]]]), *frequencies)
+    assert found[0, 0].tolist() == pytest.approx([0.25 / 1.05, 0.6 / 1.05, 0.2 / 1.05])
+
+
+def test_running_means_computed_by_hand():
+    """Two samples of two classes have a weight of 1 - exp(-2 / 128) in the running mean."""
+    align = observed(Align(2), [[0.9, 0.1], [0.7, 0.3]], [1, 1])
+    new = 1 - math.exp(-2 / (ALIGN_MEMORY * 2))
+    assert align.predicted[0].tolist() == pytest.approx([0.5 + 0.3 * new, 0.5 - 0.3 * new])
+    assert align.observed[0].tolist() == pytest.approx([0.5 - 0.5 * new, 0.5 + 0.5 * new])
+    one = observed(Align(2), [[0.9, 0.1]], [0])
+    assert one.predicted[0, 0].item() == pytest.approx(0.5 + 0.4 * (1 - math.exp(-1 / (ALIGN_MEMORY * 2))))
+    align.start_round(1)
+    assert align.predicted.tolist() == align.observed.tolist() == [[0.5, 0.5]]
+
+
+def test_invalid_samples_do_not_change_the_running_means():
+    align = observed(Align(2), [[math.nan, math.nan], [0.7, 0.3]], [0, 1], torch.tensor([[False, True]]))
+    alone = observed(Align(2), [[0.7, 0.3]], [1])
+    assert torch.equal(align.predicted, alone.predicted) and torch.equal(align.observed, alone.observed)
+    before = align.predicted.clone()
+    assert torch.equal(observed(align, [[0.9, 0.1]], [0], torch.tensor([[False]])).predicted, before)
+
+
+shares = st.lists(st.floats(0.01, 1), min_size=3, max_size=3).map(lambda found: [one / sum(found) for one in found])
+
+
+@given(shares, st.lists(st.integers(0, 2), min_size=1, max_size=30))
+def test_constant_prediction_is_aligned_to_the_label_frequencies(prediction, labels):
+    align = Align(3)
+    for _ in range(2000 // len(labels)):
+        observed(align, [prediction] * len(labels), labels)
+    wanted = torch.bincount(torch.tensor(labels), minlength=3) / len(labels)
+    assert torch.allclose(align(torch.tensor([[prediction]]))[0, 0], wanted, atol=0.02)
+
+
+@given(st.lists(shares, min_size=1, max_size=20), st.integers(0, 2))
+def test_aligned_predictions_are_probabilities(predictions, label):
+    align = observed(Align(3), predictions, [label] * len(predictions))
+    found = align(torch.tensor([predictions]))
+    assert torch.allclose(found.sum(-1), torch.ones(1, len(predictions)), atol=1e-5) and (found >= 0).all()
+
+
+def test_class_confused_with_another_keeps_its_correct_samples():
+    """Class 0 is predicted as class 1, and 4 of 10 labels of both classes are swapped; correct labels come first."""
+    zeros, ones = [[0.4, 0.6]], [[0.05, 0.95]]
+    probs = torch.tensor([zeros * 6 + ones * 6 + zeros * 4 + ones * 4])
+    labels = torch.tensor([0] * 6 + [1] * 6 + [1] * 4 + [0] * 4)
+
+    def kept(align):
+        select = Select(CriteriaOL(2), lambda epoch: Fraction(12, 20), align=align)
+        for _ in range(200 if align else 0):
+            align.observe(probs, labels, None, torch.ones(1, 20, dtype=torch.bool))
+        return select(probs, labels, None)[0].tolist()
+
+    assert kept(None) == [1] * 2 + [0] * 4 + [1] * 6 + [1] * 4 + [0] * 4
+    assert kept(Align(2)) == [1] * 12 + [0] * 8
+
+
+def test_class_without_samples_gives_finite_predictions():
+    align = Align(3)
+    for _ in range(3000):
+        observed(align, [[0.0, 0.0, 1.0]] * 20, [0] * 10 + [1] * 10)
+    found = align(torch.tensor([[[0.0, 0.0, 1.0], [0.5, 0.5, 0.0]]]))
+    assert found.isfinite().all() and found[0, 1].tolist() == pytest.approx([0.5, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("name", ["mentornet", "mentornet-prop", "sl-prop"])
+def test_align_is_an_option_that_is_off_by_default(name):
+    problem = Problem(4, 0.4)
+    assert make(name, problem).weigh[0].align is None
+    assert isinstance(make(name, problem, align=True).weigh[0].align, Align)

@@ -1,4 +1,4 @@
-"""docs/own_loop.md: one loop in which every method runs, and what a loop gets wrong."""
+"""The custom training loop of docs/own_loop.md with every method, and errors and warnings about wrong loops."""
 
 import re
 import warnings
@@ -12,23 +12,24 @@ from torch import nn
 
 import labelsieve
 from labelsieve import METHODS, Problem, make
-from labelsieve.core.method import unchanged
-from labelsieve.core.part import summed_over_processes
+from labelsieve.core.method import constant_lr
+from labelsieve.core.part import sum_over_processes
 
-PAGE = (Path(__file__).parents[1] / "docs" / "own_loop.md").read_text(encoding="utf-8")
-BLOBS = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)) * 3
+PAGE = (Path(__file__).parents[2] / "docs" / "own_loop.md").read_text(encoding="utf-8")
+CENTRES = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)) * 3
 
 
 def blobs(count=192, seed=0):
-    """Three clouds, 30% of the labels turned into the next class."""
+    """Return three clusters of points, with 30% of the labels moved to the next class."""
     random = torch.Generator().manual_seed(seed)
     true = torch.arange(count) % 3
-    x = BLOBS[true] + torch.randn(count, 8, generator=random)
+    x = CENTRES[true] + torch.randn(count, 8, generator=random)
     wrong = torch.rand(count, generator=random) < 0.3
     return x, torch.where(wrong, (true + 1) % 3, true), true
 
 
-def the_loop():
+def loop_of_the_page():
+    """Return the function `train` of the page."""
     space = {}
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     exec(code, space)
@@ -36,17 +37,18 @@ def the_loop():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_runs_in_the_loop_of_the_page(name):
+def test_every_method_learns_in_the_loop_of_the_page(name):
     torch.manual_seed(0)
     x, y, true = blobs()
-    network, method = the_loop()(name, x, y, lambda: nn.Linear(8, 3), 0.3, epochs=6, warmup=3, lr=0.05)
+    network, method = loop_of_the_page()(name, x, y, lambda: nn.Linear(8, 3), 0.3, epochs=6, warmup=3, lr=0.05)
     right = (network(x).argmax(-1) == true).float().mean()
-    assert right > (0.3 if name == "vat" else 0.6)  # vat's radius is for images; a guess has 0.33
+    assert right > (0.3 if name == "vat" else 0.6)  # the radius of vat is for images; chance is 0.33
     assert method.epoch == -1
 
 
-def test_the_table_of_the_page_says_what_each_method_needs():
-    for name in METHODS:
+def test_table_of_the_page_has_the_needs_of_each_method():
+    rows = re.findall(r"^\| ([\w+-]+) \|.*\|$", PAGE, re.M)
+    for name in (name for name in METHODS if name in rows):  # a method may have its needs on its own page only
         method = make(name, Problem(3, 0.3, num_samples=4))
         networks, rounds = (str(count) * (count > 1) for count in (method.networks, method.rounds))
         needs = [
@@ -54,7 +56,7 @@ def test_the_table_of_the_page_says_what_each_method_needs():
             networks,
             rounds,
             bool(method.parameter_groups()),
-            method.lr_scale is not unchanged,
+            method.lr_scale is not constant_lr,
             method.needs_predictions,
             method.regularizer is not None,
             method.drop_last,
@@ -65,7 +67,7 @@ def test_the_table_of_the_page_says_what_each_method_needs():
     assert make("mentornet-prop", Problem(3, 0.3), update="repredict").needs_predictions
 
 
-def begun(name="mentornet-prop", epoch=0, warmup=0, rate=0.4, classes=3, **options):
+def started(name="mentornet-prop", epoch=0, warmup=0, rate=0.4, classes=3, **options):
     method = make(name, Problem(classes, rate, warmup, num_samples=20), **options)
     method.start_epoch(epoch)
     return method
@@ -76,16 +78,17 @@ def batch(size=12, classes=3, seed=0):
     return 2 * torch.randn(size, classes, generator=random), torch.randint(classes, (size,), generator=random)
 
 
-def said(function):
+def warnings_of(function):
+    """Return the messages of the warnings that a function causes."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         function()
     return [str(each.message) for each in found]
 
 
-def test_a_validation_loss_under_no_grad_is_not_observed():
+def test_validation_loss_under_no_grad_does_not_change_the_state():
     logits, labels = batch()
-    method = begun()
+    method = started()
     before = {name: value.clone() for name, value in method.state_dict().items()}
     with torch.no_grad():
         assert method(logits, labels) == method.step(logits, labels).loss
@@ -93,21 +96,21 @@ def test_a_validation_loss_under_no_grad_is_not_observed():
 
 
 @pytest.mark.parametrize(("name", "table"), [("mentornet-prop", "penalty"), ("f-correction", "transition")])
-def test_to_begin_the_epoch_that_is_under_way_changes_nothing(name, table):
+def test_starting_the_current_epoch_again_changes_nothing(name, table):
     first, second = batch(seed=1), batch(seed=2)
-    whole, restless = begun(name), begun(name)
-    for method in (whole, restless):
+    once, twice = started(name), started(name)
+    for method in (once, twice):
         method(*first)
-        if method is restless:
+        if method is twice:
             method.start_epoch(0)
         method(*second)
         method.start_epoch(1)
-    assert torch.equal(whole.tables()[table], restless.tables()[table])
-    assert not torch.equal(whole.tables()[table], begun(name).tables()[table])
+    assert torch.equal(once.tables()[table], twice.tables()[table])
+    assert not torch.equal(once.tables()[table], started(name).tables()[table])
 
 
 @pytest.mark.parametrize("name", ["mentornet-prop", "f-correction", "cores", "co-teaching", "selfie", "active-bias"])
-def test_a_state_saved_within_an_epoch_goes_on_there(name):
+def test_state_saved_within_an_epoch_continues_there(name):
     options = {"warmup": 2} if name == "selfie" else {"warmup": 1}
     steps = [batch(seed=seed) for seed in range(8)]
     index = torch.arange(12)
@@ -117,11 +120,11 @@ def test_a_state_saved_within_an_epoch_goes_on_there(name):
         losses = [method(torch.stack([z, -z]) if twice else z, y, index) for z, y in some]
         return [loss.item() for loss in losses]
 
-    whole = begun(name, **options)
+    whole = started(name, **options)
     for epoch in range(3):
         whole.start_epoch(epoch)
         learn(whole, steps[:4])
-    resumed = begun(name, **options)
+    resumed = started(name, **options)
     resumed.load_state_dict(whole.state_dict())
     assert learn(resumed, steps[4:6]) == learn(whole, steps[4:6])  # start_epoch was not called
     for method in (whole, resumed):
@@ -129,8 +132,8 @@ def test_a_state_saved_within_an_epoch_goes_on_there(name):
     assert learn(resumed, steps[6:]) == learn(whole, steps[6:])
 
 
-def test_a_state_without_an_epoch_was_saved_between_two():
-    method = begun()
+def test_state_without_an_epoch_needs_start_epoch():
+    method = started()
     state = method.state_dict()
     del state["epoch"]
     method.load_state_dict(state)
@@ -138,32 +141,32 @@ def test_a_state_without_an_epoch_was_saved_between_two():
         method(*batch())
 
 
-def test_batches_that_are_too_small_to_select_from_are_named_once():
-    method = begun()
-    few = said(lambda: [method(*batch(2)) for _ in range(5)])
+def test_too_small_batches_cause_one_warning():
+    method = started()
+    few = warnings_of(lambda: [method(*batch(2)) for _ in range(5)])
     assert few == [
-        "batches of 2 are too small at this noise rate: the kept share, rounded up, is all of them, so that nothing is "
-        "left out; use at least 3 (accumulated gradients do not help)"
+        "batch size 2 is too small for this noise rate: the kept share rounds up to the whole batch, so no sample is "
+        "left out; use at least 3 samples per batch (gradient accumulation does not help)"
     ]
-    last_of_an_epoch = begun()
-    assert not said(lambda: [last_of_an_epoch(*batch(size)) for size in (12, 2, 12, 2, 1, 12)])
-    warming_up, without_noise, ramping = begun(warmup=1), begun(rate=0.0), begun("co-teaching")
-    assert not said(lambda: [warming_up(*batch(2)) for _ in range(5)])
-    assert not said(lambda: [without_noise(*batch(2)) for _ in range(5)])
-    logits, labels = batch(12)  # 97% of 12 in the first epoch of the ramp, 60% in the end
-    assert not said(lambda: [ramping(torch.stack([logits, -logits]), labels) for _ in range(5)])
+    last_of_an_epoch = started()
+    assert not warnings_of(lambda: [last_of_an_epoch(*batch(size)) for size in (12, 2, 12, 2, 1, 12)])
+    warming_up, without_noise, ramping = started(warmup=1), started(rate=0.0), started("co-teaching")
+    assert not warnings_of(lambda: [warming_up(*batch(2)) for _ in range(5)])
+    assert not warnings_of(lambda: [without_noise(*batch(2)) for _ in range(5)])
+    logits, labels = batch(12)  # 97% of 12 are kept in the first epoch of the ramp, 60% at its end
+    assert not warnings_of(lambda: [ramping(torch.stack([logits, -logits]), labels) for _ in range(5)])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 1 / 3, 0.4, 0.5, 0.7, 0.99])
-def test_the_smallest_batch_of_which_something_is_left_out(rate):
-    (select,) = begun(rate=rate).weigh
-    least = next((size for size in range(1, 200) if select.kept(size) < size), 0)
-    assert select.fewest() == least
+def test_smallest_batch_with_a_dropped_sample(rate):
+    (select,) = started(rate=rate).weigh
+    least = next((size for size in range(1, 200) if select.num_kept(size) < size), 0)
+    assert select.smallest_batch() == least
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_loop_reads_nothing_from_the_device_once_an_epoch_has_begun(name, monkeypatch):
-    """On a GPU every read waits; the first batch of an epoch may be looked at."""
+def test_only_the_first_batch_of_an_epoch_reads_the_device(name, monkeypatch):
+    """On a GPU every read waits for the device."""
     method = make(name, Problem(3, 0.4, warmup=1, num_samples=12))
     logits, labels = batch()
     logits = logits.expand(method.networks, -1, -1) if method.networks > 1 else logits
@@ -182,51 +185,51 @@ def test_a_loop_reads_nothing_from_the_device_once_an_epoch_has_begun(name, monk
     assert not reads
 
 
-def test_own_parameters_that_no_optimizer_has_are_named():
+def test_parameters_without_an_optimizer_cause_a_warning():
     def epochs(method, groups):
         weights = nn.Linear(3, 3)
         optimizer = torch.optim.SGD([{"params": weights.parameters()}, *groups], lr=0.1, momentum=0.9, nesterov=True)
         for epoch in range(3):
             method.start_epoch(epoch)
             logits, labels = batch()
-            for _ in range(2):  # gradients are accumulated
+            for _ in range(2):  # gradient accumulation
                 method(weights(logits), labels, torch.arange(12)).backward()
             optimizer.step()
 
-    forgetful = begun("sop")
-    assert said(lambda: epochs(forgetful, [])) == [
-        "no optimizer changes the method's own parameters: give it method.parameter_groups() "
-        "(torch.optim.SGD takes them as they are)"
+    without_groups = started("sop")
+    assert warnings_of(lambda: epochs(without_groups, [])) == [
+        "no optimizer updates the method's own parameters: add method.parameter_groups() to the optimizer "
+        "(torch.optim.SGD accepts them as they are)"
     ]
-    careful = begun("sop")
-    assert not said(lambda: epochs(careful, careful.parameter_groups()))
+    with_groups = started("sop")
+    assert not warnings_of(lambda: epochs(with_groups, with_groups.parameter_groups()))
 
 
-def test_own_parameters_have_no_momentum_or_decay():
-    method = begun("sop")
+def test_parameter_groups_have_no_momentum_or_decay():
+    method = started("sop")
     rest = torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(1))]}], lr=0.1, momentum=0.9, weight_decay=0.1)
     for group in method.parameter_groups():
         rest.add_param_group(group)
     assert [(g["momentum"], g["weight_decay"]) for g in rest.param_groups] == [(0.9, 0.1), (0, 0), (0, 0)]
 
 
-def test_probabilities_instead_of_logits_are_named():
+def test_probabilities_instead_of_logits_cause_a_warning():
     logits, labels = batch()
-    method = begun()
-    assert said(lambda: [method(logits.softmax(-1), labels) for _ in range(2)]) == [
-        "logits look like probabilities: leave the softmax out of the model"
+    method = started()
+    assert warnings_of(lambda: [method(logits.softmax(-1), labels) for _ in range(2)]) == [
+        "logits look like probabilities: remove the softmax from the model"
     ]
-    assert not said(lambda: [begun()(given, labels) for given in (logits, F.one_hot(labels, 3).float())])
+    assert not warnings_of(lambda: [started()(given, labels) for given in (logits, F.one_hot(labels, 3).float())])
 
 
-def test_a_method_left_in_eval_is_named():
+def test_training_in_eval_mode_causes_a_warning():
     logits, labels = batch()
     logits.requires_grad_()
-    assert said(lambda: begun().eval()(logits, labels)) == [
-        "the method is in eval() and observes nothing: call method.train() before training"
+    assert warnings_of(lambda: started().eval()(logits, labels)) == [
+        "the method is in eval mode and does not update its state: call method.train() before training"
     ]
     with torch.no_grad():
-        assert not said(lambda: begun().eval()(logits.detach(), labels))
+        assert not warnings_of(lambda: started().eval()(logits.detach(), labels))
 
 
 @pytest.mark.parametrize(
@@ -238,60 +241,60 @@ def test_a_method_left_in_eval_is_named():
         ((torch.zeros(2, 3), torch.tensor([0, 1]), [0, 1]), "index must be a torch tensor, got list"),
         (
             (torch.tensor([0, 1]), torch.zeros(2, 3), torch.tensor([0, 1])),
-            "labels must be whole numbers, got torch.float32",
+            "labels must be integers, got torch.float32",
         ),
         (
             (torch.zeros(2, 1), torch.tensor([0, 1]), torch.tensor([0, 1])),
-            "logits of two classes must be (B, 2), got one number a sample",
+            "logits for two classes must be (B, 2), got one value per sample",
         ),
         ((torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([[0], [1]])), "index must be (B) like the labels"),
         ((torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([0])), "index must be (B) like the labels"),
         ((torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([0, 20])), "from 0 to 19 (num_samples is 20), got 20"),
         ((torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([0, -1])), "from 0 to 19 (num_samples is 20), got -1"),
-        ((torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([4, 4])), "index names a sample twice"),
+        ((torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([4, 4])), "index contains a sample twice"),
         ((torch.zeros(2, 4), torch.tensor([0, 1]), torch.tensor([0, 1])), "made for 3 classes, the logits have 4"),
     ],
 )
-def test_wrong_arguments_are_refused_in_plain_words(arguments, message):
+def test_wrong_arguments_are_an_error(arguments, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
-        begun("elr")(*arguments)
+        started("elr")(*arguments)
 
 
 @pytest.mark.parametrize("name", ["f-correction", "elr", "sop", "cores", "lccn", "selfie", "mentornet", "dmi"])
-def test_another_number_of_classes_is_refused_alike(name):
+def test_wrong_number_of_classes_is_an_error_for_every_part(name):
     logits, labels = batch(classes=5)
     with pytest.raises(ValueError, match="the method was made for 3 classes, the logits have 5"):
-        begun(name, warmup=1)(logits, labels.clamp(max=2), torch.arange(12))
+        started(name, warmup=1)(logits, labels.clamp(max=2), torch.arange(12))
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"noise_rate": None}, "noise_rate must be in [0, 1), got None; where it is not known, labelsieve.estimate"),
+        ({"noise_rate": None}, "noise_rate must be in [0, 1), got None; labelsieve.estimate_noise estimates"),
         ({"noise_rate": "auto"}, "noise_rate must be in [0, 1), got 'auto'"),
         ({"noise_rate": 1.0}, "noise_rate must be in [0, 1), got 1.0"),
         ({"noise_rate": float("nan")}, "noise_rate must be in [0, 1), got nan"),
-        ({"num_classes": 1}, "num_classes must be a whole number of at least 2, got 1"),
-        ({"num_classes": 10.0}, "num_classes must be a whole number of at least 2, got 10.0"),
-        ({"warmup": None}, "warmup must be a whole number of at least 0, got None"),
+        ({"num_classes": 1}, "num_classes must be an integer of at least 2, got 1"),
+        ({"num_classes": 10.0}, "num_classes must be an integer of at least 2, got 10.0"),
+        ({"warmup": None}, "warmup must be an integer of at least 0, got None"),
     ],
 )
-def test_a_problem_says_what_is_wrong_with_it(wrong, message):
+def test_invalid_problem_is_an_error(wrong, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Problem(**{"num_classes": 3, "noise_rate": 0.2} | wrong)
 
 
-def one_of_two(rank, folder, name):
-    """A process that sees every second batch; it leaves its state and what it was told."""
+def train_every_second_batch(rank, folder, name):
+    """Train in one of two processes, and save the state and the warnings."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    method = begun(name, warmup=1)
+    method = started(name, warmup=1)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for seed in (rank, rank + 2):
             method(*batch(seed=seed), torch.arange(12))
     method.start_epoch(1)
     mine = torch.tensor([rank + 1])
-    assert (summed_over_processes(mine), mine) == (3, rank + 1)
+    assert (sum_over_processes(mine), mine) == (3, rank + 1)
     torch.save((method.state_dict(), [str(each.message) for each in found]), f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
@@ -300,66 +303,68 @@ def one_of_two(rank, folder, name):
     ("name", "table"),
     [("mentornet-prop", "weigh.0.criterion.penalty"), ("f-correction", "loss.transition"), ("cores", "loss.prior")],
 )
-def test_processes_make_their_tables_of_what_all_of_them_saw(name, table, tmp_path):
-    torch.multiprocessing.spawn(one_of_two, (str(tmp_path), name), nprocs=2)
-    alone = begun(name, warmup=1)
+def test_tables_are_computed_from_the_batches_of_all_processes(name, table, tmp_path):
+    torch.multiprocessing.spawn(train_every_second_batch, (str(tmp_path), name), nprocs=2)
+    alone = started(name, warmup=1)
     for seed in range(4):
         alone(*batch(seed=seed), torch.arange(12))
     alone.start_epoch(1)
     for rank in range(2):
-        state, told = torch.load(tmp_path / f"{rank}.pt")
-        assert torch.equal(state[table], alone.state_dict()[table]) and not told
-        assert not torch.equal(state[table], begun(name).state_dict()[table])
+        state, messages = torch.load(tmp_path / f"{rank}.pt")
+        assert torch.equal(state[table], alone.state_dict()[table]) and not messages
+        assert not torch.equal(state[table], started(name).state_dict()[table])
 
 
-def test_what_remembers_samples_says_that_processes_are_on_their_own(tmp_path):
-    torch.multiprocessing.spawn(one_of_two, (str(tmp_path), "elr"), nprocs=2)
+def test_several_processes_cause_a_warning_if_values_are_stored_per_sample(tmp_path):
+    torch.multiprocessing.spawn(train_every_second_batch, (str(tmp_path), "elr"), nprocs=2)
     for rank in range(2):
-        (told,) = torch.load(tmp_path / f"{rank}.pt")[1]
-        assert told.startswith("this method remembers single samples, and each process only those that it saw itself")
+        (message,) = torch.load(tmp_path / f"{rank}.pt")[1]
+        assert message.startswith(
+            "this method stores values per sample, and each process stores those of its own samples"
+        )
 
 
-def test_a_position_that_no_trusted_sample_has_is_refused():
-    method = begun()
+def test_index_outside_the_trusted_samples_is_an_error():
+    method = started()
     method.weigh[0].trust(torch.ones(10, dtype=torch.bool))
     with pytest.raises(ValueError, match=re.escape("from 0 to 9 (num_samples is 10), got 10")):
         method(*batch(12), torch.arange(12))
 
 
-def test_a_round_begins_between_two_epochs():
-    method = begun()
+def test_start_round_ends_the_current_epoch():
+    method = started()
     method.start_round(1)
     assert method.epoch == -1
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_problem_accepts_numpy_numbers():
     method = make("selfie", Problem(np.int64(3), np.float32(0.25), np.int64(20), num_samples=np.int64(5)))
     method.start_epoch(20)
-    assert method.weigh[0].kept(4) == 3
+    assert method.weigh[0].num_kept(4) == 3
 
 
 def test_epochs_are_counted_from_0():
     with pytest.raises(ValueError, match="counted from 0, got -1"):
-        begun(epoch=-1)
+        started(epoch=-1)
     with pytest.raises(TypeError, match="float"):
-        begun(epoch=2.5)
+        started(epoch=2.5)
 
 
-def test_a_second_training_with_the_same_method_is_named():
-    method = begun()
-    assert not said(lambda: [method.start_epoch(epoch) for epoch in (1, 1, 2, 4)])
-    assert said(lambda: [method.start_epoch(epoch) for epoch in (0, 1, 0)]) == [
-        "epoch 0 after epoch 4: a method belongs to one training and remembers it; make a new one for another, or call "
-        "method.start_round(number) where the same training begins anew"
+def test_second_training_with_the_same_method_causes_a_warning():
+    method = started()
+    assert not warnings_of(lambda: [method.start_epoch(epoch) for epoch in (1, 1, 2, 4)])
+    assert warnings_of(lambda: [method.start_epoch(epoch) for epoch in (0, 1, 0)]) == [
+        "epoch 0 after epoch 4: a method stores the state of one training; make a new method for another training, or "
+        "call method.start_round(number) to restart this one"
     ]
-    again = begun(epoch=3)
+    again = started(epoch=3)
     again.start_round(1)
-    assert not said(lambda: again.start_epoch(0))
+    assert not warnings_of(lambda: again.start_epoch(0))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_can_be_a_part_of_a_model_in_half_precision(name, dtype):
+def test_every_method_works_in_half_precision(name, dtype):
     method = make(name, Problem(3, 0.3, warmup=1, num_samples=20)).to(dtype)
     own = torch.optim.SGD(method.parameter_groups() or [nn.Parameter(torch.zeros(1))], lr=0.1)
     logits, labels = batch()
@@ -380,6 +385,6 @@ def test_every_method_can_be_a_part_of_a_model_in_half_precision(name, dtype):
         method.end_epoch(predict)
 
 
-def test_an_unknown_name_says_how_methods_are_made():
+def test_unknown_attribute_explains_how_methods_are_made():
     with pytest.raises(AttributeError, match=re.escape("labelsieve.make('selfie', problem)")):
         _ = labelsieve.selfie

@@ -1,26 +1,33 @@
-"""What every method must do, whatever its criterion."""
+"""The contract of methods: what every method must do with every criterion."""
 
 from fractions import Fraction
 from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from labelsieve import METHODS, Method
+from labelsieve import METHODS, Method, Problem, make
 from labelsieve.core import CRITERIA, CriteriaOL, CrossEntropy, Select
 from labelsieve.core.select import constant_share
 from labelsieve.methods import summary
-from tests.contract.methods import COMBINATIONS, batch, built, predictor, ready, step
+from labelsieve.methods.cores import ConfidenceRegularized
+from labelsieve.methods.elr import EarlyLearning
+from labelsieve.methods.f_correction import ForwardCorrection
+from labelsieve.methods.gce import GeneralizedCrossEntropy
+from labelsieve.methods.sl import SymmetricCrossEntropy
+from tests.methods.examples import COMBINATIONS, batch, built, predictor, ready, step
+from tests.methods.loops import loss_of, random_batch
 
 every_combination = pytest.mark.parametrize(("name", "criterion"), COMBINATIONS, ids=lambda value: str(value))
 every_method = pytest.mark.parametrize("name", METHODS)
 pytestmark = pytest.mark.filterwarnings("ignore:dmi cannot learn")
 
 
-# Six samples labelled 0, and their order by each criterion, the cleanest first, when class 0 is polluted 3:1 by classes
-# 1 and 2. By hand: p(0) for ol, 0.75 p(1) + 0.25 p(2) from below for pl, their difference for all, and for margin p(0)
-# minus the larger of the others.
+# Six samples with label 0, and their order by each criterion if three quarters of the wrong labels of class 0 come from
+# class 1 and one quarter from class 2. Computed by hand: p(0) for ol, -(0.75 p(1) + 0.25 p(2)) for pl, their sum for
+# all, and p(0) - max(p(1), p(2)) for margin. A new criterion needs an entry here.
 PROBS = [
     [0.51, 0.45, 0.04],
     [0.23, 0.49, 0.28],
@@ -37,7 +44,7 @@ ORDERS = {
 }
 
 
-def copied(method):
+def copy_of_state(method):
     return {key: value.clone() for key, value in method.state_dict().items()}
 
 
@@ -46,9 +53,9 @@ def unchanged(method, before):
 
 
 @every_combination
-def test_nothing_is_observed_in_eval(name, criterion):
+def test_state_does_not_change_in_eval_mode(name, criterion):
     method = ready(name, criterion).eval()
-    before = copied(method)
+    before = copy_of_state(method)
     logits, labels, index = batch(method)
     method.regularizer = None
     method(logits, labels, index)
@@ -56,12 +63,12 @@ def test_nothing_is_observed_in_eval(name, criterion):
 
 
 @every_combination
-def test_a_step_that_is_not_finite_is_not_remembered(name, criterion):
+def test_non_finite_step_does_not_change_the_state(name, criterion):
     method = ready(name, criterion)
-    before = copied(method)
+    before = copy_of_state(method)
     logits, labels, index = batch(method)
-    done = method.step(logits * float("nan"), labels, index)
-    method.observe(done, labels, index, torch.zeros(method.networks, dtype=torch.bool))
+    result = method.step(logits * float("nan"), labels, index)
+    method.observe(result, labels, index, torch.zeros(method.networks, dtype=torch.bool))
     after = {key: value for key, value in method.state_dict().items() if not key.endswith("steps")}
     assert all(torch.equal(before[key], value) for key, value in after.items())
 
@@ -69,41 +76,41 @@ def test_a_step_that_is_not_finite_is_not_remembered(name, criterion):
 @every_combination
 @pytest.mark.parametrize("size", [1, 7, 128])
 @pytest.mark.parametrize("classes", [2, 10, 200])
-def test_any_batch_and_any_number_of_classes(name, criterion, size, classes):
+def test_any_batch_size_and_number_of_classes(name, criterion, size, classes):
     method = ready(name, criterion, classes=classes, size=size)
     for epoch in (1, 2):
         method.start_epoch(epoch)
         logits, labels, index = batch(method, epoch, size, classes)
         logits.requires_grad_()
-        done = step(method, logits, labels, index)
-        done.loss.backward()
-        assert done.loss.isfinite() and logits.grad.isfinite().all()
+        result = step(method, logits, labels, index)
+        result.loss.backward()
+        assert result.loss.isfinite() and logits.grad.isfinite().all()
         method.end_epoch(predictor(method, classes))
     assert all(value.isfinite().all() for value in method.state_dict().values())
 
 
 @every_combination
-def test_a_batch_of_one_class_alone(name, criterion):
+def test_batch_with_a_single_class(name, criterion):
     method = ready(name, criterion)
     logits, labels, index = batch(method)
     assert step(method, logits, torch.zeros_like(labels), index).loss.isfinite()
 
 
 @every_combination
-def test_a_step_never_reads_the_device_nor_changes_its_shapes(name, criterion):
-    """Under fake tensors there are no values: a read raises."""
+def test_step_never_reads_the_device_and_keeps_its_shapes(name, criterion):
+    """Fake tensors have no values, so reading one raises."""
     method = ready(name, criterion)
     with FakeTensorMode(allow_non_fake_inputs=True):
         logits = torch.randn(method.networks, 20, 5, requires_grad=True)
         labels, index = torch.zeros(20, dtype=torch.long), torch.zeros(20, dtype=torch.long)
-        done = step(method, logits, labels, index)
-        done.loss.backward()
-        assert done.loss.shape == () and done.decision.weight.shape == (method.networks, 20)
-        assert done.decision.target.shape == (method.networks, 20) and logits.grad.shape == logits.shape
+        result = step(method, logits, labels, index)
+        result.loss.backward()
+        assert result.loss.shape == () and result.decision.weight.shape == (method.networks, 20)
+        assert result.decision.target.shape == (method.networks, 20) and logits.grad.shape == logits.shape
 
 
 @every_combination
-def test_a_step_is_one_graph_and_equals_eager(name, criterion):
+def test_step_compiles_to_one_graph_and_equals_eager(name, criterion):
     torch._dynamo.reset()
     eager, traced = ready(name, criterion), ready(name, criterion)
     compiled = torch.compile(lambda *b: step(traced, *b).loss, backend="eager", fullgraph=True)
@@ -114,7 +121,7 @@ def test_a_step_is_one_graph_and_equals_eager(name, criterion):
 
 
 @every_combination
-def test_state_survives_a_checkpoint(name, criterion):
+def test_loaded_state_continues_the_training(name, criterion):
     one, other = ready(name, criterion), built(name, criterion)
     step(one, *batch(one, 3))
     other.start_round(0)
@@ -125,8 +132,8 @@ def test_state_survives_a_checkpoint(name, criterion):
         assert torch.equal(step(one, *batch(one, seed)).loss, step(other, *batch(one, seed)).loss)
 
 
-def honours(name, criterion):
-    """That it keeps, of six samples, the first by the criterion, as many as its own share says; returns how many."""
+def num_kept_by_criterion(name, criterion):
+    """Check that the first of the six samples by the criterion are kept, and return their number."""
     probs = torch.tensor(PROBS)  # penalty label of class 0: 0, 0.75, 0.25
     labels, index = torch.zeros(6, dtype=torch.long), torch.arange(200, 206)
     options = {"init_epoch": 99} if name == "co-teaching+" else {}
@@ -140,7 +147,7 @@ def honours(name, criterion):
     decision = method.step(probs.log().expand(method.networks, 6, 3), labels, index).decision
     (select,) = [part for part in method.weigh if isinstance(part, Select)]
     selected = select(probs.expand(method.networks, 6, 3), labels, index)
-    kept = ORDERS[criterion][: select.kept(6)]
+    kept = ORDERS[criterion][: select.num_kept(6)]
     assert selected[0].nonzero().squeeze(1).tolist() == sorted(kept)
     assert (decision.weight[selected == 0] == 0).all()
     return len(kept)
@@ -148,47 +155,45 @@ def honours(name, criterion):
 
 @every_method
 @pytest.mark.parametrize("criterion", ORDERS)
-def test_every_criterion_is_honoured(name, criterion):
-    """No criterion is silently ignored: each has an order of its own, and something is left out."""
-    assert set(ORDERS) == set(CRITERIA) and honours(name, criterion) < 6
+def test_every_criterion_decides_what_is_kept(name, criterion):
+    """Each criterion has another order, and some samples are left out."""
+    assert set(ORDERS) == set(CRITERIA) and num_kept_by_criterion(name, criterion) < 6
 
 
 def keeping(share, ignored=None):
-    """A method of somebody's own, that keeps this share."""
+    """Return a custom recipe that keeps this share."""
 
     def recipe(p, criterion=CriteriaOL):
-        """Mine."""
+        """Keep a share."""
         keep = partial(constant_share, share)
         return Method(CrossEntropy(), [Select((ignored or criterion)(p.num_classes, 1), keep, warmup=p.warmup)])
 
     return recipe
 
 
-def test_a_method_may_keep_a_share_of_its_own(monkeypatch):
+def test_custom_method_may_keep_another_share(monkeypatch):
     for share, kept in ((Fraction(3, 4), 5), (Fraction(1, 3), 2)):
         monkeypatch.setitem(METHODS, "mine", keeping(share))
-        assert [honours("mine", criterion) for criterion in ORDERS] == [kept] * 4
+        assert [num_kept_by_criterion("mine", criterion) for criterion in ORDERS] == [kept] * 4
 
 
-def test_a_method_that_ignores_its_criterion_is_found(monkeypatch):
+def test_method_that_ignores_its_criterion_fails_the_contract(monkeypatch):
     monkeypatch.setitem(METHODS, "mine", keeping(Fraction(1, 2), ignored=CriteriaOL))
-    honours("mine", "ol")
+    num_kept_by_criterion("mine", "ol")
     for criterion in set(ORDERS) - {"ol"}:
         with pytest.raises(AssertionError):
-            honours("mine", criterion)
+            num_kept_by_criterion("mine", criterion)
 
 
 @every_combination
-def test_observed_samples_change_with_their_labels(name, criterion):
-    """The labels reach the loss: other labels, another loss."""
+def test_other_labels_give_another_loss(name, criterion):
     method = ready(name, criterion)
     logits, labels, index = batch(method, size=100)
     assert method.step(logits, labels, index).loss != method.step(logits, labels.flip(0), index).loss
 
 
 @every_method
-def test_keeping_everything_is_the_method_without_selection(name):
-    """ε = 0 with a criterion drops nothing."""
+def test_noise_rate_zero_drops_nothing(name):
     method = ready(name, "all", rate=0.0)
     logits, labels, index = batch(method)
     weight = method.step(logits, labels, index).decision.weight
@@ -197,7 +202,7 @@ def test_keeping_everything_is_the_method_without_selection(name):
 
 
 @every_method
-def test_every_method_has_a_summary_and_an_index_rule(name):
+def test_every_method_has_a_summary_and_requires_its_index(name):
     assert summary(name).endswith(".")
     method = ready(name)
     logits, labels, _ = batch(method)
@@ -206,3 +211,30 @@ def test_every_method_has_a_summary_and_an_index_rule(name):
             method.step(logits, labels)
     else:
         assert method.step(logits, labels).loss.isfinite()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        SymmetricCrossEntropy(1, 0),
+        GeneralizedCrossEntropy(1e-5),
+        ForwardCorrection(4, warmup=0, estimate="stack"),
+        EarlyLearning(4, 12, strength=0.0, beta=0.7),
+        ConfidenceRegularized(4, beta=0.0, start=0, full=1),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_loss_is_cross_entropy_at_its_neutral_setting(loss):
+    logits, target, weight, labels = random_batch()
+    expected = F.cross_entropy(logits[0], labels).item()
+    assert loss_of(loss, logits, target, weight, labels).item() == pytest.approx(expected, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("lccn", {}), ("gce", {"k": 0.5}), ("mentornet-prop", {"update": "repredict"})]
+)
+def test_missing_predictions_are_an_error(name, options):
+    method = make(name, Problem(5, 0.4, 1, 40), **options)
+    method.start_epoch(0)
+    with pytest.raises(ValueError, match=r"end_epoch\(predict\)"):
+        method.start_epoch(1)

@@ -28,7 +28,7 @@ from labelsieve.methods import METHODS
 from labelsieve.noise import corrupt, pair
 from tests.conftest import blobs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "sklearn.md").read_text(encoding="utf-8")
 FAST = {"epochs": 6, "noise_rate": 0.1, "batch_size": 32, "random_state": 0}
 
@@ -250,7 +250,7 @@ def test_options_go_with_the_guards_unless_these_are_named():
             {"model": lambda shape, num_classes: nn.Linear(9, 3)},
             "the model cannot take samples of shape (4,): mat1 and mat2 shapes cannot be multiplied",
         ),
-        ({"options": {"lamb": 1.0}}, "mentornet-prop has no option 'lamb'; it has: floor, align, "),
+        ({"options": {"lamb": 1.0}}, "mentornet-prop has no option 'lamb'; its options: floor, align, "),
         ({"options": [1]}, 'options is a dict such as {"lam": 0.5}, got [1]'),
         ({"noise_rate": 1}, 'noise_rate is the share of wrong labels, from 0 to below 1, or "auto"; got 1'),
         ({"noise_rate": "some"}, "noise_rate is the share of wrong labels, from 0 to below 1, or \"auto\"; got 'some'"),
@@ -295,11 +295,11 @@ def test_one_epoch_is_one_of_selecting():
 
 
 def test_batches_too_small_to_leave_anything_out_are_named():
-    with pytest.warns(UserWarning, match="batches of 4 are too small at this noise rate"):
+    with pytest.warns(UserWarning, match="batch size 4 is too small for this noise rate"):
         quick(batch_size=4, noise_rate=0.2).fit(*clouds())
     X, y = clouds()
     wrong = np.where(np.arange(len(y)) % 5 == 0, (y + 1) % 3, y)
-    with pytest.warns(UserWarning, match="batches of 2 are too small at this noise rate"):
+    with pytest.warns(UserWarning, match="batch size 2 is too small for this noise rate"):
         quick(batch_size=2, noise_rate="auto").fit(X, wrong)
 
 

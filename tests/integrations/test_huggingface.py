@@ -18,7 +18,7 @@ pytest.importorskip("accelerate")
 adapter = pytest.importorskip("labelsieve.integrations.huggingface")
 INDEX = "labelsieve_index"
 
-PAGE = (Path(__file__).parents[1] / "docs" / "huggingface.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "huggingface.md").read_text(encoding="utf-8")
 COUNT, BATCH, LENGTH = 384, 32, 8
 STEPS = COUNT // BATCH
 
@@ -244,7 +244,7 @@ def test_a_warm_up_as_long_as_the_training_is_refused(limit, tmp_path):
 
 
 def test_small_batches_and_a_training_that_ends_in_the_warm_up_are_named(tmp_path):
-    with pytest.warns(UserWarning, match="batches of 2 are too small at this noise rate"):
+    with pytest.warns(UserWarning, match="batch size 2 is too small for this noise rate"):
         trainer_of(tmp_path, method_of(warmup=0), per_device_train_batch_size=2, max_steps=4).train()
     with pytest.warns(UserWarning, match="the training ended in the warm-up, in epoch 0 of 1"):
         trainer_of(tmp_path, train_dataset=Stream(), max_steps=5).train()  # nobody knows how long its epochs are
@@ -253,9 +253,9 @@ def test_small_batches_and_a_training_that_ends_in_the_warm_up_are_named(tmp_pat
 def test_a_second_training_says_that_the_method_remembers_the_first(tmp_path):
     trainer = trainer_of(tmp_path, method_of("sop"))
     trainer.train()
-    with pytest.warns(UserWarning, match="epoch 0 after epoch 2: a method belongs to one training and remembers it"):
+    with pytest.warns(UserWarning, match="epoch 0 after epoch 2: a method stores the state of one training"):
         trainer.train()
-    assert trainer.method.under_way == 2
+    assert trainer.method.current_epoch == 2
 
 
 def test_other_tasks_and_inputs_are_refused(tmp_path):

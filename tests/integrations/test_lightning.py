@@ -24,7 +24,7 @@ pytestmark = [
         "Be aware that when using `ckpt_path`, callbacks used",
     )
 ]
-PAGE = (Path(__file__).parents[1] / "docs" / "lightning.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "lightning.md").read_text(encoding="utf-8")
 CENTRES = 1.5 * torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
 COUNT, BATCH = 384, 32
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

@@ -44,7 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> None:
     from labelsieve.audit.files import EXPORTS
-    from labelsieve.auto.audit import audit_files, audit_run
+    from labelsieve.auto.audit import audit_run
+    from labelsieve.auto.pred_probs import audit_files
 
     for name in options.export:
         if name not in EXPORTS:
@@ -54,7 +55,14 @@ def run(options: Namespace) -> None:
             Path(options.run), options.out, options.data, options.labels, export=options.export, model=options.model
         )
     elif options.pred_probs is not None and options.labels is not None and options.out is not None and not options.run:
-        labels, probs = Path(options.labels), options.pred_probs
-        audit_files(labels, probs, options.classes, options.text, options.data, options.out, options.export)
+        audit_files(
+            Path(options.labels),
+            options.pred_probs,
+            options.out,
+            classes=options.classes,
+            text=options.text,
+            data=options.data,
+            export=options.export,
+        )
     else:
         raise InputError("name the run to audit: labelsieve audit RUN; or give --labels, --pred-probs and --out")

@@ -1,0 +1,147 @@
+"""Findings: reasons and verdicts in words, corrected labels, decided labels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from labelsieve.audit import estimate_noise, find_label_issues
+from labelsieve.audit.estimate import Interval, Noise
+from labelsieve.audit.findings import DECIDED, add_training_margin, findings_from_guesses, reason, reasons, verdict
+from labelsieve.audit.guesses import guesses_from_probs, with_decided
+from labelsieve.noise import pair
+from tests.audit.simulated import label_predictions, true_class_predictions
+
+NAMES = [f"c{k}" for k in range(10)]
+
+
+def test_training_margin_counts_only_for_seen_samples():
+    quality = np.array([0.5, 0.5, 0.5, 0.9])
+    found = add_training_margin(quality, np.array([0.8, -0.8, -0.8, 0.0]), np.array([3, 3, 0, 3]))
+    assert found[0] > 0.5 > found[1] and found[2] == pytest.approx(0.5) and found[3] == pytest.approx(0.9)
+
+
+def test_verdicts():
+    def said(rate, **known):
+        labels, probs, _ = true_class_predictions(lambda k: pair(k, rate), sure=4.0)
+        return findings_from_guesses(guesses_from_probs(labels, probs), NAMES, **known).verdict
+
+    assert "look clean" in said(0.0) and "No correction is needed" in said(0.0)
+    doubtful = said(0.0, given_rate=0.11)
+    assert "the noise rate was given as 11%" in doubtful and "No correction" not in doubtful
+    assert said(0.0, given_rate=0.001) == said(0.0) and said(0.3, given_rate=0.4) == said(0.3)
+    memorized = said(0.0, trusts_labels=True)
+    assert "may have memorized" in memorized and "No correction" not in memorized
+    assert said(0.3).startswith("About") and said(0.3, trusts_labels=True).startswith("At least")
+    assert "Most common confusion" in said(0.3) and "seem to be" in said(0.3)
+
+
+def test_verdict_does_not_contradict_the_number_of_issues():
+    noise = Noise(Interval(0.2, 0.1, 0.3), [], np.eye(3))
+    assert "300 labels are marked as suspect, more than estimated, so some" in verdict(noise, 300, 1000, "abc")
+    assert "200 labels are more likely wrong than right." in verdict(noise, 200, 1000, "abc")
+    assert " 1 label is more likely wrong than right." in verdict(noise, 1, 1000, "abc")
+
+
+@pytest.mark.parametrize(("rate", "clean"), [((0.04, 0.01, 0.08), True), ((0.04, 0.03, 0.08), False)])
+def test_few_wrong_labels_are_called_clean(rate, clean):
+    said = verdict(Noise(Interval(*rate), [], np.eye(4)), 3, 1200, list("abcd"))
+    assert said.startswith("The labels look clean") is clean
+
+
+def test_direction_of_a_confusion_needs_a_rare_opposite():
+    matrix = np.array([[0.9, 0.1, 0.0], [0.02, 0.98, 0.0], [0.0, 0.0, 1.0]])
+    rate = Interval(0.05, 0.04, 0.06)
+    assert "about 10% of the samples labelled a seem to be b" in verdict(Noise(rate, [], matrix), 3, 100, list("abc"))
+    matrix[1] = [0.05, 0.95, 0.0]
+    said = verdict(Noise(rate, [], matrix), 3, 100, list("abc"))
+    assert "confusion: a and b (about 10% of the samples labelled a, 5.0% of those labelled b). These classes" in said
+    assert said.endswith("so the direction of the errors is uncertain.")
+
+
+def test_random_classifier_is_called_weak():
+    random = np.random.default_rng(0)
+    labels, guessed = random.integers(0, 10, 2000), random.dirichlet(np.ones(10), 2000)
+    found = findings_from_guesses(guesses_from_probs(labels, guessed), list("abcdefghij"), out_of_sample=True)
+    assert found.verdict.endswith("the model is too weak to judge them: check some samples first.")
+
+
+def test_range_of_the_rate_includes_the_issues():
+    labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.3), sure=4.0)
+    guesses = guesses_from_probs(labels, probs)
+    found = findings_from_guesses(guesses, NAMES, rate=Interval(0.06, 0.04, 0.08), held_out=100)
+    marked = found.issues.mean()
+    assert marked > 0.2 and found.noise.rate == (0.06, 0.04, marked)
+    wide = Interval(0.3, 0.2, 0.4)
+    assert findings_from_guesses(guesses, NAMES, rate=wide, held_out=100).noise.rate == wide
+
+
+@pytest.mark.parametrize(
+    ("doubted", "unreliable"),
+    [((8, 1, 1), ["a"]), ((5, 0, 0), []), ((6, 0, 0), ["a"]), ((6, 5, 5), []), ((0, 0, 0), []), ((10, 10, 1), [])],
+)
+def test_unreliable_class_is_not_corrected(doubted, unreliable):
+    """Each class has ten samples; it is unreliable if over half of them, and twice the overall share, are issues."""
+    labels = np.repeat(np.arange(3), 10)
+    issues = np.concatenate([np.arange(10) < count for count in doubted])
+    findings = findings_from_guesses(guesses_from_probs(labels, np.full((30, 3), 1 / 3)), "abc")
+    findings = replace(findings, suggested=(labels + 1) % 3, issues=issues)
+    assert findings.unreliable_classes == unreliable
+    changed = issues & ~np.isin(labels, ["abc".index(name) for name in unreliable])
+    assert findings.training_labels.tolist() == np.where(changed, (labels + 1) % 3, labels).tolist()
+
+
+def test_findings_suggest_the_true_class_and_quote_the_model():
+    labels, probs, clean = label_predictions(lambda k: pair(k, 0.4))
+    found = findings_from_guesses(guesses_from_probs(labels, probs), NAMES, out_of_sample=True)
+    np.testing.assert_array_equal(found.issues, find_label_issues(labels, probs))
+    assert (found.suggested == clean)[found.issues].mean() > 0.85
+    worst = int(found.order[0])
+    assert f"({100 * probs[worst, labels[worst]]:.0f}%)" in found.why[worst] or probs[worst, labels[worst]] < 0.1
+    assert found.noise.rate == estimate_noise(labels, probs).rate
+
+
+def test_reason_quotes_the_probabilities_of_the_model():
+    """The suggestion depends on the noise matrix, so it need not be the most likely class of the model."""
+    unsure = "The model is unsure, but it looks more like dog (20%) than cat (2%)."
+    assert reason("cat", "dog", 0.02, 0.2, True, 0.0) == unsure
+    assert reason("cat", "dog", 0.1, 0.5, True, 0.0) == "Looks more like dog (50%) than cat (10%)."
+    assert reason("cat", "dog", 0.3, 0.2, True, 0.0) == "The model is only 30% sure of cat; it may be dog (20%)."
+
+
+def test_reasons():
+    common = " This confusion is common: about 31% of the samples labelled cat."
+    assert (
+        reason("cat", "dog", 0.0004, 0.9996, True, 0.31)
+        == "Looks more like dog (over 99%) than cat (under 1%)." + common
+    )
+    assert (
+        reason("cat", "dog", 0.6, 0.3, True, 0.31) == "The model is only 60% sure of cat; it may be dog (30%)." + common
+    )
+    assert reason("cat", "dog", 0.3, 0.6, False, 0.31) == (
+        "Looks more like dog (60%) than cat (30%), but the label is still more likely right than wrong."
+    )
+    assert reason("cat", "dog", 0.97, 0.02, False, 0.31) == "The model agrees: cat (97%)."
+    guesses = guesses_from_probs(np.array([0]), np.array([[0.1, 0.8, 0.1]]))
+    matrix = np.array([[0.9, 0.1, 0], [0, 1, 0], [0, 0, 1]])
+    every = reasons(
+        guesses, np.array([1]), np.array([0.8]), np.array([True]), matrix, ["cat", "dog", "cow"], ["Remark."]
+    )
+    assert every == [
+        "Looks more like dog (80%) than cat (10%). This confusion is common: about 10% of the samples labelled cat. "
+        "Remark."
+    ]
+
+
+def test_decided_labels_are_correct():
+    labels = np.arange(400) % 4
+    true = np.where(np.arange(400) < 80, (labels + 1) % 4, labels)  # the first 80 look wrong
+    guesses = guesses_from_probs(labels, (0.9 * np.eye(4)[true] + 0.025).astype(np.float32))
+    before = findings_from_guesses(guesses, "abcd")
+    decided = np.arange(400) < 60
+    after = findings_from_guesses(with_decided(guesses, decided), "abcd")
+    assert before.issues[:80].all() and before.noise.rate.estimate > 0.17
+    assert after.issues.tolist() == [60 <= index < 80 for index in range(400)]
+    assert after.noise.rate.estimate < 0.07 and all(share.estimate < 0.09 for share in after.noise.per_class)
+    assert (after.suggested[decided] == labels[decided]).all() and (after.quality[decided] == 1).all()
+    assert [reason == DECIDED for reason in after.why] == decided.tolist()

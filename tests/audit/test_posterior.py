@@ -1,0 +1,173 @@
+"""Probabilities of labels and unmixing: by hand, against dense references, and on known noise."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.detection import average_precision, decision
+from labelsieve.audit import estimate_noise, find_label_issues, label_quality
+from labelsieve.audit import posterior as posterior_module
+from labelsieve.audit.guesses import guesses_from_probs
+from labelsieve.audit.posterior import (
+    UNMIXING_ROUNDS,
+    best_temperature,
+    count_confident,
+    count_joint,
+    deconvolve,
+    label_given_true,
+    label_probability,
+    posterior,
+    shrunk_label_given_true,
+    unmix_with,
+)
+from labelsieve.noise import mixed, pair, symmetry
+from tests.audit.simulated import label_predictions, true_class_predictions
+
+
+def test_bayes_rule_by_hand():
+    labels, probs = np.array([0, 0, 1]), np.array([[0.8, 0.2], [0.3, 0.7], [0.1, 0.9]])
+    found = guesses_from_probs(labels, probs)
+    assert count_joint(found).tolist() == [[1, 1], [0, 1]]
+    joint = np.array([[97.5, 47.5], [-2.5, 147.5]])  # with the prior of 2.5 a cell: 100, 50; 0, 150
+    likely, again = posterior(found, label_given_true(joint))
+    given_0 = 1.0, 0.25  # P(label 0 | true 0), P(label 0 | true 1)
+    first = 0.8 * given_0[0] / (0.8 * given_0[0] + 0.2 * given_0[1])
+    second = 0.3 * given_0[0] / (0.3 * given_0[0] + 0.7 * given_0[1])
+    np.testing.assert_allclose(likely, [first, second, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(again, [[first + second, 2 - first - second], [0, 1]], atol=1e-6)
+
+
+def test_remaining_classes_share_the_remaining_probability():
+    labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.3), classes=8)
+    found = guesses_from_probs(labels, probs)
+    exact = posterior(found, label_given_true(joint := count_joint(found)))[0]
+    dense = joint + 5 / 8
+    weight = probs * (dense / dense.sum(0))[labels]
+    wanted = weight[np.arange(len(labels)), labels] / weight.sum(1)
+    assert abs(exact - wanted).max() < 0.1 and abs(exact - wanted).mean() < 0.002
+
+
+def test_count_confident_by_hand(monkeypatch):
+    monkeypatch.setattr(posterior_module, "CONFIDENT_COUNT", 0)
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    first = np.array([0.9, 0.6, 0.4, 0.3, 0.8, 0.2, 0.1, 0.1])
+    found = guesses_from_probs(labels, np.stack([first, 1 - first], 1))
+    assert count_confident(found).tolist() == [[1, 0], [0, 2]]  # class 0: 0.9; class 1: two samples with 0.9
+    assert count_confident(found, 0.5).tolist() == [[1, 0], [1, 2]]
+    monkeypatch.setattr(posterior_module, "CONFIDENT_COUNT", 50)
+    assert count_confident(found).tolist() == [[1, 0], [1, 2]]  # few samples: half of them
+
+
+def test_class_without_samples_is_not_counted():
+    counts = count_confident(guesses_from_probs(np.array([0, 1, 0, 1]), np.full((4, 3), 1 / 3)))
+    assert counts[:, 2].tolist() == [0, 0, 0] and counts[2].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(shrunk_label_given_true(counts).sum(0), 1)
+
+
+def test_differences_explained_by_chance_are_removed():
+    random = np.random.default_rng(0)
+    even = random.poisson(3, (10, 10)) + 70 * np.eye(10, dtype=int)
+    off = ~np.eye(10, dtype=bool)
+    spread = [
+        np.where(off, s - (s * off).sum(0) / 9, 0).std() for s in (shrunk_label_given_true(even), even / even.sum(0))
+    ]
+    assert spread[0] < 0.2 * spread[1]
+    one = np.diag(np.full(10, 60)) + 40 * np.roll(np.eye(10, dtype=int), 1, axis=0)
+    shares = shrunk_label_given_true(one)
+    np.testing.assert_allclose(np.roll(shares, -1, axis=0).diagonal(), 0.4, atol=0.02)
+    assert shares[off].min() > 0  # nothing is impossible
+
+
+@given(st.integers(2, 8), st.integers(0, 10**6))
+def test_shrunk_counts_are_shares_and_keep_the_diagonal(classes, seed):
+    counts = np.random.default_rng(seed).integers(0, 30, (classes, classes))
+    shares = shrunk_label_given_true(counts)
+    np.testing.assert_allclose(shares.sum(0), 1)
+    assert (shares > 0).all()
+    share = counts.diagonal() / np.maximum(counts.sum(0), 1)
+    enough = counts.sum(0) > 20
+    assert abs(shares.diagonal() - share)[enough].max(initial=0) < 1 / 20
+
+
+def test_deconvolve_recovers_a_mixture():
+    # class 0 becomes 1, 1 becomes 2, 2 becomes 0
+    given_true = np.array([[0.6, 0.0, 0.4], [0.4, 0.6, 0.0], [0.0, 0.4, 0.6]])
+    true = deconvolve(given_true.T.copy(), np.broadcast_to(given_true, (3, 3, 3)))
+    assert (true.diagonal() > 0.97).all()
+    even = np.array([[0.5, 0.5, 0.0]])  # labels 0 and 1 equally likely: class 0, as class 1 would give label 2
+    assert deconvolve(even, given_true[None])[0].argmax() == 0
+
+
+@given(st.integers(0, 10**6))
+def test_few_classes_match_a_dense_reference(seed):
+    random = np.random.default_rng(seed)
+    labels, probs = random.integers(0, 4, 30), random.dirichlet(np.ones(4), 30).astype(np.float32)
+    given_true = random.dirichlet(np.ones(4), 4).T
+    raised = probs.astype(float) ** (1 / 0.7)
+    calibrated = raised / raised.sum(1, keepdims=True)
+    true = calibrated
+    for _ in range(UNMIXING_ROUNDS):
+        true = true * ((calibrated / (true @ given_true.T)) @ given_true)
+    found = unmix_with(guesses_from_probs(labels, probs), given_true, 0.7)
+    dense = np.zeros((30, 4))
+    np.put_along_axis(dense, found.likeliest.astype(int), found.likelihood, axis=1)
+    np.testing.assert_allclose(dense, true / true.sum(1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(found.confidence, dense[np.arange(30), labels], atol=1e-6)
+    assert (np.diff(found.likelihood, axis=1) <= 0).all()
+
+
+def test_remaining_classes_hardly_matter():
+    labels, probs, _ = label_predictions(lambda k: mixed(k, 0.4), count=500)
+    given_true = mixed(10, 0.4).numpy().T
+    true = probs
+    for _ in range(UNMIXING_ROUNDS):
+        true = true * ((probs / (true @ given_true.T)) @ given_true)
+    found = unmix_with(guesses_from_probs(labels, probs), given_true, 1.0)
+    assert abs(found.confidence - true[np.arange(500), labels] / true.sum(1)).mean() < 0.01
+
+
+def test_clean_labels_leave_guesses_unchanged():
+    labels, probs, _ = label_predictions(lambda k: pair(k, 0.0), count=500)
+    found = guesses_from_probs(labels, probs)
+    same = unmix_with(found, np.eye(10), 1.0)
+    np.testing.assert_allclose(same.confidence, found.confidence, atol=1e-5)
+    np.testing.assert_array_equal(same.likeliest, found.likeliest)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_temperature_is_recovered(temperature):
+    labels, probs, _ = label_predictions(lambda k: symmetry(k, 0.3), temperature=temperature, count=8000)
+    found = best_temperature(guesses_from_probs(labels, probs), symmetry(10, 0.3).numpy().T)
+    assert found == pytest.approx(1 / temperature, rel=0.25)
+
+
+@pytest.mark.parametrize("kind", [pair, mixed, symmetry])
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_classifier_trained_on_noisy_labels_finds_the_wrong_ones(kind, temperature):
+    labels, probs, clean = label_predictions(lambda k: kind(k, 0.4), temperature=temperature)
+    wrong = labels != clean
+    assert decision(wrong, find_label_issues(labels, probs))["f1"] > 0.87
+    assert decision(wrong, label_probability(guesses_from_probs(labels, probs)) < 0.5)["f1"] < 0.8  # without unmixing
+    confidence = probs[np.arange(len(labels)), labels]
+    better = 0.02 if kind is pair else -0.01
+    assert average_precision(wrong, label_quality(labels, probs)) > average_precision(wrong, confidence) + better
+    noise = estimate_noise(labels, probs)
+    assert (
+        noise.rate.estimate == pytest.approx(wrong.mean(), abs=0.04) and noise.rate.low < wrong.mean() < noise.rate.high
+    )
+
+
+def test_clean_labels_are_not_marked():
+    labels, probs, _ = label_predictions(lambda k: pair(k, 0.0), sure=2.0)
+    assert (probs.argmax(1) != labels).mean() > 0.05 and find_label_issues(labels, probs).mean() < 0.02
+
+
+def test_rare_class_is_not_marked():
+    """The classifier hardly ever predicts the rare class; all labels are correct."""
+    random = np.random.default_rng(0)
+    labels = (random.random(4000) < 0.05).astype(int)
+    seen = random.normal(size=4000) + 1.5 * labels
+    odds = 0.05 / 0.95 * np.exp(1.5 * seen - 1.5**2 / 2)
+    probs = np.stack([1 / (1 + odds), odds / (1 + odds)], 1)
+    assert find_label_issues(labels, probs)[labels == 1].mean() < (probs.argmax(1) == 0)[labels == 1].mean() / 2

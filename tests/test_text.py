@@ -1,0 +1,38 @@
+"""Text for table cells and terminals, and numbers as text."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labelsieve.text import escape_cell, printable, rounded, unescape_cell
+
+
+@given(st.text(alphabet="=+-@'\t\r\n\0ax, ", max_size=6))
+def test_escaped_cell_is_restored_and_never_a_formula(text):
+    assert unescape_cell(escape_cell(text)) == text
+    assert not escape_cell(text).startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\0"))
+
+
+def test_printable_escapes_control_characters():
+    assert printable("\x1b[2J\n") == "\\x1b[2J\\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (float(np.float32(13.09)), "13.09"),
+        (float(np.float32(4.13)), "4.13"),
+        (-0.5130000114440918, "-0.513"),
+        (1234567.0, "1234567"),
+        (1234567.25, "1234570"),
+        (2.0, "2"),
+        (1.23456789e-05, "1.23457e-05"),
+        (7, "7"),
+        ("13.09000015", "13.09000015"),
+        (True, "True"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_rounded(value, text):
+    assert str(rounded(value)) == text

@@ -51,7 +51,7 @@ function announce(text) {
 }
 
 function sentence(text) {
-  return `${words[0].toUpperCase()}${words.slice(1)}${words.endsWith(".") ? "" : "."}`;
+  return `${text[0].toUpperCase()}${text.slice(1)}${text.endsWith(".") ? "" : "."}`;
 }
 
 function showError(text) {

@@ -1,0 +1,200 @@
+"""The HTML page of the report in a browser."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from labelsieve.report.page import write_report
+from tests.made_runs import make_audit, make_run
+from tests.report.conftest import HOSTILE, hostile_page
+
+TIMEOUT = 120  # seconds; only reached if something hangs
+
+
+class Visit:
+    """An open page with its console messages, errors and requests; it must have none of the first two."""
+
+    def __init__(self, browser, path: Path, **options) -> None:
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.messages.append("dialog"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.set_default_timeout(1000 * TIMEOUT)
+        self.page.goto(path.resolve().as_uri())
+
+    def visible_cards(self) -> int:
+        return int(self.page.evaluate("[...document.querySelectorAll('#gallery > li')].filter(c => !c.hidden).length"))
+
+    def overflow_width(self) -> int:
+        root = "document.documentElement"
+        return int(self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))
+
+    def __enter__(self) -> "Visit":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.context.close()
+        assert self.messages == []
+        assert [url for url in self.requests if not url.startswith(("file:", "data:"))] == []
+
+
+def wait_until(condition):
+    """Wait until a condition holds; wait_for_function needs eval, which the page's policy forbids."""
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_filters_hide_samples(browser, photos_page):
+    with Visit(browser, photos_page) as visit:
+        page = visit.page
+        assert visit.visible_cards() == 200 and page.inner_text("#count") == "200 of 200 suspects shown"
+        loaded = "[...document.images].slice(0, 5).every(i => i.complete && i.naturalWidth === 96)"
+        wait_until(lambda: page.evaluate(loaded))
+        page.select_option("[name=given]", "=Trouser")
+        given = visit.visible_cards()  # k² ≡ 1 (mod 10) for k = 1 and 9 of every ten
+        assert given == 40 and page.inner_text("#count") == "40 of 200 suspects shown"
+        page.select_option("[name=suggested]", "=Bag")
+        assert visit.visible_cards() == 0
+        page.click("[type=reset]")
+        wait_until(lambda: page.inner_text("#count") == "200 of 200 suspects shown")
+        page.fill("[name=quality]", "9")  # the tenth lowest quality
+        assert visit.visible_cards() == 10 and page.inner_text("output") == "0.020"
+
+
+def test_filters_work_with_the_keyboard(browser, photos_page):
+    with Visit(browser, photos_page) as visit:
+        page = visit.page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        box = page.locator(".skip").bounding_box()
+        assert box["x"] >= 0 and box["y"] >= 0
+        reached = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("document.activeElement.name || document.activeElement.type || ''"))
+            if reached[-1] == "quality":
+                break
+        assert [name for name in reached if name in ("given", "suggested", "quality")] == [
+            "given",
+            "suggested",
+            "quality",
+        ]
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Home")
+        assert visit.visible_cards() == 1
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("T")
+        assert page.evaluate("document.activeElement.value") in ("=T-shirt/top", "=Trouser")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_has_no_horizontal_overflow(browser, photos_page, tmp_path, scheme):
+    run = make_run(tmp_path / "other", method="default")
+    several = write_report([photos_page.parent, run], tmp_path / "several.html", 20)
+    for path in (photos_page, several):
+        with Visit(browser, path, color_scheme=scheme) as visit:
+            visit.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+            for width in (320, 360, 768, 1280):
+                visit.page.set_viewport_size({"width": width, "height": 700})
+                assert visit.overflow_width() == 0, width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_enough_contrast(browser, photos_page, scheme):
+    with Visit(browser, photos_page, color_scheme=scheme) as visit:
+        visit.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        weak = visit.page.evaluate(CONTRAST)
+    assert weak == []
+
+
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => {
+    const part = (x) => (x /= 255) <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+    return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  };
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const colour = rgba(getComputedStyle(e).backgroundColor);
+      if (colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const weak = new Set();
+  for (const e of document.querySelectorAll("body *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || ["SCRIPT", "TITLE", "DESC", "OPTION"].includes(e.tagName.toUpperCase())) continue;
+    const style = getComputedStyle(e);
+    const ink = light(rgba(e.ownerSVGElement ? style.fill : style.color)), behind = light(ground(e));
+    const ratio = (Math.max(ink, behind) + 0.05) / (Math.min(ink, behind) + 0.05);
+    if (ratio < 4.5) weak.add(`${e.tagName}.${e.className.baseVal ?? e.className} ${ratio.toFixed(2)}`);
+  }
+  return [...weak];
+}"""
+
+
+def test_hostile_strings_do_not_run_in_a_browser(browser, tmp_path):
+    for place in ("class", "id", "why", "text", "row", "run", "spec"):
+        path = tmp_path / f"{place}.html"
+        path.write_text(hostile_page(tmp_path / place, place, HOSTILE), encoding="utf-8")
+        with Visit(browser, path, viewport={"width": 320, "height": 700}) as visit:
+            assert visit.overflow_width() == 0
+            if place == "class":
+                for name in (HOSTILE[0], HOSTILE[1], HOSTILE[4], HOSTILE[9]):  # given labels are at squares
+                    visit.page.select_option("[name=given]", f"={name}")
+                    assert visit.visible_cards() >= 1
+            shown = visit.page.evaluate("document.body.textContent")
+            assert all(name[:70] in shown for name in HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def page_with_further_samples(tmp_path_factory) -> Path:
+    """Write the page of a run with 30 suspects and 20 further samples."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "padded")
+    make_audit(run, shown=50, marked=30)
+    return write_report([run], None, 200)
+
+
+def test_further_samples_are_folded_below_the_suspects(browser, page_with_further_samples, tmp_path):
+    assert "; all of them are shown below." in page_with_further_samples.read_text()
+    with Visit(browser, page_with_further_samples) as visit:
+        page, further = visit.page, visit.page.locator("#beyond li")
+        assert visit.visible_cards() == 30 and page.inner_text("#count") == "30 of 30 suspects shown"
+        assert page.inner_text("output") == "0.060"  # the last of the suspects
+        assert page.inner_text("#beyond summary").startswith("The next 20 most suspicious samples, not marked")
+        assert further.count() == 20 and not further.first.is_visible()
+        page.click("#beyond summary")
+        assert further.first.is_visible() and all("not marked" in text for text in further.all_inner_texts())
+        page.select_option("[name=given]", "=Trouser")
+        assert visit.visible_cards() == 6 and sum(card.is_visible() for card in further.all()) == 4
+        page.click("[type=reset]")
+        wait_until(lambda: page.inner_text("#count") == "30 of 30 suspects shown" and further.last.is_visible())
+    clean = make_run(tmp_path / "clean")
+    make_audit(clean, shown=12, clean=True)
+    with Visit(browser, write_report([clean], None, 200)) as visit:
+        assert visit.visible_cards() == 0 and "There are no suspects." in visit.page.inner_text("main")
+        assert visit.page.inner_text("#beyond summary").startswith("The 12 most suspicious samples, not marked")
+        assert not visit.page.locator("#filters").is_visible()
+
+
+def test_page_without_javascript_shows_all_samples(browser, photos_page):
+    with Visit(browser, photos_page, java_script_enabled=False) as visit:
+        assert visit.page.locator("#gallery > li").count() == 200
+        assert not visit.page.locator("#filters").is_visible()
+
+
+def test_page_can_be_printed(browser, photos_page):
+    with Visit(browser, photos_page) as visit:
+        assert visit.page.pdf(format="A4").startswith(b"%PDF")

@@ -1,0 +1,44 @@
+"""Sentences and number formats of the report."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from labelsieve.audit.estimate import Interval
+from labelsieve.report import words
+from labelsieve.report.audit import format_quality, read_audit
+from labelsieve.runs.read import read_progress
+from labelsieve.text import percent
+from tests.made_runs import make_run
+
+
+@pytest.mark.parametrize(("back", "uncertain"), [(0.1, False), (0.125, True), (0.3, True)])
+def test_direction_of_mutual_confusions_is_uncertain(photos, back, uncertain):
+    matrix = np.eye(10)
+    matrix[8, 7:9], matrix[7, 7:9] = 0.5, (1 - back, back)
+    (line,) = words.confusions(replace(read_audit(photos, 200), noise_matrix=matrix), 2)
+    one_way = "About 300 of the 600 samples labelled “Bag” seem to be “Sneaker”."
+    counts = f"about 300 of the 600 samples labelled “Bag” and {round(600 * back)} of the 600 labelled “Sneaker”"
+    either = f"“Bag” and “Sneaker” are confused with each other: {counts}. The direction of the errors is uncertain."
+    assert re.sub("<.*?>", "", line) == (either if uncertain else one_way)
+
+
+def test_number_formats():
+    assert [percent(x) for x in (0, 0.0004, 0.042, 0.0996, 0.384)] == ["0%", "under 0.1%", "4.2%", "10%", "38%"]
+    assert words.with_interval(Interval(0.38, 0.05, 0.4)) == "38% (5.0 to 40%)"
+    assert [format_quality(x) for x in (0, 0.00001, 0.00123, 0.02, 0.5, 1)] == [
+        "0",
+        "under 0.0001",
+        "0.0012",
+        "0.020",
+        "0.50",
+        "1.00",
+    ]
+
+
+def test_run_labels_are_unique(tmp_path):
+    runs = [("runs/a", read_progress(make_run(tmp_path / "a"))), ("runs/b", read_progress(make_run(tmp_path / "b")))]
+    assert words.run_labels(runs[:1]) == ["mentornet-prop"]
+    assert words.run_labels(runs) == ["mentornet-prop, a", "mentornet-prop, b"]

@@ -7,7 +7,7 @@ import pytest
 from labelsieve.cli import execute
 from labelsieve.data.labels import read_label_file
 from labelsieve.review.decisions import Decision, DecisionLog
-from labelsieve.review.export import export_labels
+from labelsieve.review.export import export_labels, retrain_command
 from labelsieve.review.session import closing_lines
 from labelsieve.review.state import ReviewState
 from tests.review.conftest import CLASSES, make_audited_run, make_decision, read_labels
@@ -88,3 +88,15 @@ def test_export_errors_are_one_line(run, tmp_path, capsys):
     (tmp_path / "bare").mkdir()
     assert "is neither a run (it has no spec.json) nor an audit" in error(tmp_path / "bare")
     assert "--port must be" in error(make_audited_run(tmp_path / "other"), "--port", "80", "--no-browser")
+
+
+def test_retrain_command_is_the_recorded_one_with_new_labels_and_folder(tmp_path):
+    name = str(tmp_path / "my run")
+    typed = "labelsieve train 'my photos' --labels a.csv --out x --skip-bad --noise pair"
+    words = retrain_command(name, f"{typed} --rate 0.4 --exact-noise --set floor=0.5", {}, "r.csv")
+    options = ["--skip-bad", "--set", "floor=0.5", "--labels", "r.csv", "--out", f"{name}-reviewed"]
+    assert words == ["labelsieve", "train", "my photos", *options]
+    (tmp_path / "my run-reviewed").mkdir()
+    assert retrain_command(name, typed, {}, "r.csv")[-1] == f"{name}-reviewed-2"
+    assert retrain_command(f"{name}-reviewed", typed, {}, "r.csv")[-1] == f"{name}-reviewed-2"
+    assert retrain_command("run", "", {"data": "d", "skip_bad": True}, "r.csv")[2:4] == ["d", "--skip-bad"]

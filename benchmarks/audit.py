@@ -44,7 +44,7 @@ from labelsieve.audit import find_label_issues, label_quality
 from labelsieve.auto.audit import findings_of_run
 from labelsieve.auto.train import seconds_per_step
 from labelsieve.commands.options import from_options
-from labelsieve.data import Reading, load_data
+from labelsieve.data import ReadOptions, load_data
 from labelsieve.data.load import stratified
 from labelsieve.files import write_atomically
 from labelsieve.runs.data import labels_of
@@ -332,7 +332,7 @@ def digits(work: Path) -> str:
 
 def part_of(source: str, work: Path, task: Task) -> str:
     """So many samples, drawn by the seed, as a .npz file with both kinds of labels."""
-    train, test, _ = load_data(source, Reading())
+    train, test, _ = load_data(source, ReadOptions())
     if task.labels:
         train = train.relabelled(labels_of(found(task.labels) or "", train).labels)
     drawn = torch.randperm(len(train), generator=generator(task.seed, "subset"))[: task.subset].sort().values

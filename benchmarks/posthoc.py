@@ -26,7 +26,7 @@ from labelsieve.audit.posterior import (
     unmix_with,
 )
 from labelsieve.audit.quality import THRESHOLD
-from labelsieve.data import Reading, load_data
+from labelsieve.data import ReadOptions, load_data
 from labelsieve.noise import corrupt, transition
 from labelsieve.runs.tables import markdown
 
@@ -62,7 +62,7 @@ def of_classifier(bench: Bench, name: str, data: str, noise: str | None, rate: f
     from sklearn.decomposition import PCA
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-    train = load_data(data_of(bench, Task(data, noise, rate, None, seed, None, None)), Reading()).train
+    train = load_data(data_of(bench, Task(data, noise, rate, None, seed, None, None)), ReadOptions()).train
     clean, classes = train.labels, train.num_classes
     labels = corrupt(clean, transition(noise, classes, rate), seed) if noise else clean
     path = bench.work / "classified" / f"{data}-{name}-{noise}-{rate}-{seed}.npy"

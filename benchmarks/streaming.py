@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from labelsieve.data.cache import open_cache
-from labelsieve.data.images import DECODER, Files, Frame, Pictures
+from labelsieve.data.images import DECODER, FileReader, Frame, Pictures
 from labelsieve.data.sets import Streamed, usable_cores
 
 HEIGHT, WIDTH, FRAME = 375, 500, Frame(224, 224, 3)
@@ -52,7 +52,7 @@ def written(folder: Path, count: int) -> Pictures:
     names = [f"{number}.jpg" for number in range(count)]
     for name in names:
         natural(random).save(folder / name, quality=90)
-    return Pictures(names, Files(folder, names), torch.zeros(count, dtype=torch.int64), ("one",))
+    return Pictures(names, FileReader(folder, names), torch.zeros(count, dtype=torch.int64), ("one",))
 
 
 class Plain(Dataset[Tensor]):

@@ -52,10 +52,10 @@ def opened(path: Path) -> dict[str, float]:
 
 
 def measure(path: str) -> None:
-    from labelsieve.data.load import Reading, find
+    from labelsieve.data.load import ReadOptions, find
 
     began = time.perf_counter()
-    found = find(path, Reading())
+    found = find(path, ReadOptions())
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"rows": len(found.train), "seconds": round(seconds, 2), "peak_mb": round(peak)}))

@@ -349,7 +349,7 @@ def test_streamed_images_train_like_resident_ones():
     """Through pinned memory and a recorded step, with augmentation."""
     from PIL import Image
 
-    from labelsieve.data.images import Files, Frame, Pictures
+    from labelsieve.data.images import FileReader, Frame, Pictures
     from labelsieve.data.sets import Streamed
 
     random = torch.Generator().manual_seed(0)
@@ -360,7 +360,7 @@ def test_streamed_images_train_like_resident_ones():
         names = [f"{i}.png" for i in range(300)]
         for name, image in zip(names, images, strict=True):
             Image.fromarray(image.numpy()).save(Path(folder) / name)
-        pictures = Pictures(names, Files(Path(folder), names), labels, classes)
+        pictures = Pictures(names, FileReader(Path(folder), names), labels, classes)
         streamed = Streamed(pictures, Frame(16, 16, 3), labels, classes).to(torch.device("cuda"))
         resident = Labelled(images.permute(0, 3, 1, 2).contiguous(), labels, classes).to(torch.device("cuda"))
         rows = []

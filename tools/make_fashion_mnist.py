@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelsieve.data.load import FILE, digest
+from labelsieve.data.published import FASHION_FILE, array_digest
 
 PER_CLASS = {"train": 600, "t10k": 100}
 
@@ -33,8 +33,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     train, test = subset(folder, "train"), subset(folder, "t10k")
     arrays = dict(zip(("train_images", "train_labels", "test_images", "test_labels"), (*train, *test), strict=True))
-    np.savez_compressed(FILE, allow_pickle=False, **arrays)
-    print(f"{FILE}: {FILE.stat().st_size:,} bytes, digest {digest(arrays)}")
+    np.savez_compressed(FASHION_FILE, allow_pickle=False, **arrays)
+    print(f"{FASHION_FILE}: {FASHION_FILE.stat().st_size:,} bytes, digest {array_digest(arrays)}")
 
 
 if __name__ == "__main__":

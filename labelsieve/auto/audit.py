@@ -14,7 +14,7 @@ from labelsieve.audit.findings import Findings, findings_from_guesses
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.auto.judge import held_out_guesses, noise_of_guesses, opinion_on, reported_rate, selecting_judges
 from labelsieve.auto.samples import sample_renderer
-from labelsieve.data.labels import Laid
+from labelsieve.data.labels import LabelOverlay
 from labelsieve.errors import InputError
 from labelsieve.methods import Problem, make
 from labelsieve.predict import load
@@ -144,10 +144,10 @@ def data_of_run(
     return gathered, experiment
 
 
-def saved_labels(samples: Mapping[str, Array]) -> Laid:
+def saved_labels(samples: Mapping[str, Array]) -> LabelOverlay:
     """Return the labels in the sample statistics of a run, as read from a label file."""
     decided = torch.from_numpy(samples["decided"]) if "decided" in samples else None
-    return Laid(torch.from_numpy(samples["label"]).long(), decided)
+    return LabelOverlay(torch.from_numpy(samples["label"]).long(), decided)
 
 
 def predict_all(path: Path, gathered: Gathered, model: str | None) -> Guesses:

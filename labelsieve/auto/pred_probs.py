@@ -17,9 +17,9 @@ from labelsieve.audit.findings import findings_from_guesses
 from labelsieve.audit.guesses import guesses_from_probs
 from labelsieve.auto.audit import print_ignored_decisions
 from labelsieve.auto.samples import read_texts, sample_renderer, text_file, text_renderer
-from labelsieve.data import Reading, Trainable, load_data
+from labelsieve.data import ReadOptions, Trainable, load_data
 from labelsieve.data.arrays import load_npy, load_npz
-from labelsieve.data.classes import numbered
+from labelsieve.data.classes import encode_labels
 from labelsieve.data.table import read_records
 from labelsieve.errors import InputError
 from labelsieve.review.decisions import decisions_path
@@ -69,7 +69,7 @@ def audit_files(
     guesses = guesses_from_probs(numbers, probs)
     render, ids, texts = None, None, None
     if data is not None and samples is not None:
-        render, ids = sample_renderer(data, Reading(), samples), samples.names and list(samples.names)
+        render, ids = sample_renderer(data, ReadOptions(), samples), samples.names and list(samples.names)
     elif text is not None:
         texts = read_texts(text, len(guesses))
         render = text_renderer(texts)
@@ -144,7 +144,7 @@ def class_numbers(labels: Array, names: Names | None, path: Path, count: int) ->
     if names is not None:
         unknown = next(word for word in words if word not in place)
         raise InputError(f"{path}: {unknown!r} is not one of the classes ({', '.join(names[:10])})")
-    numbers, found = numbered(labels, str(path))
+    numbers, found = encode_labels(labels, str(path))
     if len(found) != count:
         raise InputError(f"{path} has {len(found)} classes, the probabilities {count} columns; set --classes")
     return numbers.numpy(), found, True
@@ -152,7 +152,7 @@ def class_numbers(labels: Array, names: Names | None, path: Path, count: int) ->
 
 def load_samples(data: str, count: int, pred_probs: Path) -> Trainable:
     """Load the samples that the probabilities belong to."""
-    samples = load_data(data, Reading()).train
+    samples = load_data(data, ReadOptions()).train
     if len(samples) != count:
         raise InputError(f"{data} has {len(samples):,} samples but {pred_probs} has {count:,} rows")
     return samples

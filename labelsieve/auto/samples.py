@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.audit.files import Render, Views, thumbnail, thumbnail_size
-from labelsieve.data import Labelled, Reading, Trainable
-from labelsieve.data.images import BadImage, Frame, Pictures, decode, header
+from labelsieve.data import Labelled, ReadOptions, Trainable
+from labelsieve.data.images import BadImage, Frame, Pictures, decode, read_header
 from labelsieve.data.load import find
 from labelsieve.data.sets import Streamed
-from labelsieve.data.table import separator_of
+from labelsieve.data.table import detect_separator
 from labelsieve.errors import InputError
 
 MAX_TEXT = 2000  # characters
 MAX_COLUMNS = 50
 
 
-def sample_renderer(source: str, reading: Reading, samples: Trainable) -> Render:
+def sample_renderer(source: str, reading: ReadOptions, samples: Trainable) -> Render:
     """Return a function that renders samples; images come from their original files, upright and not distorted.
 
     Args:
@@ -71,7 +71,7 @@ def render_images(samples: Trainable, pictures: Pictures | None, indices: Sequen
 
 def decode_upright(content: bytes) -> Any:
     """Decode an encoded image at the size of its thumbnail."""
-    found = header(content)
+    found = read_header(content)
     height, width = thumbnail_size(found.height, found.width)
     return decode(content, Frame(height, width, 1 if found.gray else 3))
 
@@ -86,7 +86,7 @@ def read_texts(place: str, count: int) -> list[str]:
     path, column = text_file(place), place.rpartition(":")[2]
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, delimiter=separator_of(file.readline()))
+            rows = csv.DictReader(file, delimiter=detect_separator(file.readline()))
             file.seek(0)
             if column not in (rows.fieldnames or ()):
                 raise InputError(

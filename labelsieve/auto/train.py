@@ -24,7 +24,7 @@ from labelsieve.auto.plan import (
     plan,
     with_probes,
 )
-from labelsieve.data.images import Bad, left_out
+from labelsieve.data.images import Unusable, describe_unusable
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_no_folder, write_atomically
 from labelsieve.methods import options_of
@@ -302,10 +302,10 @@ def print_use(path: Path) -> None:
     print(f"use the model: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
 
 
-def print_skipped(bad: Sequence[Bad]) -> None:
+def print_skipped(bad: Sequence[Unusable]) -> None:
     """Print how many samples were skipped because they cannot be read."""
     if bad:
-        print(f"skipped: {left_out(bad)}", flush=True)
+        print(f"skipped: {describe_unusable(bad)}", flush=True)
 
 
 def description(experiment: Experiment, prepared: Prepared, rate_is_known: bool = True) -> list[str]:

@@ -28,12 +28,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    from labelsieve.data import Reading, load_data
+    from labelsieve.data import ReadOptions, load_data
     from labelsieve.data.labels import write_labels
     from labelsieve.noise import corrupt, transition_counts
     from labelsieve.runs.data import noise_matrix
 
-    reading = Reading(label=options.label_column, image=options.image_column, skip_bad=options.skip_bad)
+    reading = ReadOptions(label=options.label_column, image=options.image_column, skip_bad=options.skip_bad)
     train = load_data(options.data, reading).train
     matrix = noise_matrix(options.kind, options.rate, options.noise_map, train.num_classes)
     noisy = corrupt(train.labels, matrix, options.seed, exact=options.exact)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from labelsieve.commands import options as shared
-from labelsieve.data import DATASETS, Labelled, Reading, Trainable, load_data
+from labelsieve.data import DATASETS, Labelled, ReadOptions, Trainable, load_data
 from labelsieve.data.arrays import load_npy, load_npz, npz_keys
-from labelsieve.data.folder import SUFFIXES, listed
-from labelsieve.data.images import Bad, Frame, left_out
-from labelsieve.data.load import in_memory
-from labelsieve.data.unlabelled import read_images, read_rows
+from labelsieve.data.folder import IMAGE_SUFFIXES, labelled_files, read_unlabelled_images
+from labelsieve.data.images import Frame, Unusable, describe_unusable
+from labelsieve.data.load import decode_all
+from labelsieve.data.table import read_unlabelled_table
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_others
 from labelsieve.predict import Predictor, load
@@ -74,14 +74,14 @@ def predictions(
 ) -> tuple[Any, list[str] | None, Sequence[Any]]:
     """Probabilities (n, K), the class names of the labels where the data has some, and what to call each sample."""
     path = Path(data)
-    if path.suffix.lower() in SUFFIXES and path.is_file():
+    if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
         return alone(path, predictor)
     if path.suffix == ".npy" or (path.suffix == ".npz" and "labels" not in npz_keys(path)):
         values = load_npy(path) if path.suffix == ".npy" else unlabelled(path)
         return predictor.predict_proba(values, data), None, range(len(values))
-    reading = Reading(frame=frame_of(predictor), normalise=predictor.normalise, skip_bad=True, **columns)
+    reading = ReadOptions(frame=frame_of(predictor), normalise=predictor.normalise, skip_bad=True, **columns)
     try:
-        sets = load_data(data, reading, left_out=say_left_out)
+        sets = load_data(data, reading, on_unusable=say_left_out)
     except InputError:
         bare = without_labels(path, reading, predictor)
         if bare is None:
@@ -98,8 +98,8 @@ def alone(path: Path, predictor: Predictor) -> tuple[Any, None, list[str]]:
     """The same of a single picture."""
     if len(predictor.shape) != 3:
         raise InputError(f"{path} is a picture, but the model was trained on rows of {predictor.shape[0]} numbers")
-    picture = listed(path.parent, [path.name], [0], predictor.classes)
-    whole, bad = in_memory(picture, frame_of(predictor))
+    picture = labelled_files(path.parent, [path.name], [0], predictor.classes)
+    whole, bad = decode_all(picture, frame_of(predictor))
     if bad:
         raise InputError(f"cannot read {path}: {bad[0].reason}")
     return predictor.predict_set(replace(whole, normalise=predictor.normalise)), None, [path.name]
@@ -110,27 +110,27 @@ def frame_of(predictor: Predictor) -> Frame | None:
     return Frame(*predictor.shape[1:], predictor.shape[0]) if len(predictor.shape) == 3 else None
 
 
-def without_labels(path: Path, reading: Reading, predictor: Predictor) -> Trainable | None:
+def without_labels(path: Path, reading: ReadOptions, predictor: Predictor) -> Trainable | None:
     """A folder of images, or a table, that has no labels."""
     if path.is_dir():
-        pictures, bad = read_images(path, predictor.classes)
+        pictures, bad = read_unlabelled_images(path, predictor.classes)
     elif path.suffix.lower() in (".csv", ".tsv"):
-        found = read_rows(path, predictor.classes, reading.image, predictor.columns)
+        found = read_unlabelled_table(path, predictor.classes, reading.image, predictor.columns)
         if isinstance(found, Labelled):
             return found
         pictures, bad = found, []
     else:
         return None
-    whole, unusable = in_memory(pictures, reading.frame)
+    whole, unusable = decode_all(pictures, reading.frame)
     say_left_out([*bad, *unusable])
     if not len(whole):
         raise InputError(f"none of the images of {path} can be read")
     return replace(whole, normalise=predictor.normalise)
 
 
-def say_left_out(bad: Sequence[Bad]) -> None:
+def say_left_out(bad: Sequence[Unusable]) -> None:
     if bad:
-        print(left_out(bad), file=sys.stderr)
+        print(describe_unusable(bad), file=sys.stderr)
 
 
 def unlabelled(path: Path) -> Any:

@@ -1,6 +1,27 @@
-"""Labelled data, wherever it comes from."""
+"""Read labelled data from files and folders.
 
-from labelsieve.data.load import DATASETS, Reading, Sets, Trainable, load_data, source_fingerprint
-from labelsieve.data.sets import Labelled
+`load_data` is the entry point. It finds out what a source is, lists its samples without decoding them (`load.find`),
+and decodes each image once.
 
-__all__ = ["DATASETS", "Labelled", "Reading", "Sets", "Trainable", "load_data", "source_fingerprint"]
+Modules:
+    load: find, list and decode a source; the registry of formats; fingerprints of raw data.
+    folder: image folders with one folder per class, or without labels; helpers for other folder layouts.
+    table: CSV and TSV files, with or without labels.
+    parquet: Parquet files and datasets saved with `datasets.save_to_disk`.
+    columns: turn the rows of any table into labelled sets.
+    arrays: .npz and .npy files.
+    published: the embedded Fashion-MNIST subset, Tiny ImageNet, ANIMAL-10N and Clothing1M.
+    cifar: CIFAR-10, CIFAR-100 and the labels of CIFAR-N.
+    pickles: read pickle files without executing them.
+    images: decode images, and sets of encoded images.
+    sets: labelled sets in memory (`Labelled`) and on disk (`Streamed`).
+    cache: decoded images in a memory-mapped file.
+    classes: convert labels to class indices.
+    labels: read and write label files.
+    check: the report of `labelsieve check`.
+"""
+
+from labelsieve.data.load import DATASETS, ReadOptions, load_data, source_fingerprint
+from labelsieve.data.sets import Labelled, Sets, Streamed, Trainable
+
+__all__ = ["DATASETS", "Labelled", "ReadOptions", "Sets", "Streamed", "Trainable", "load_data", "source_fingerprint"]

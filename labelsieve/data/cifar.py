@@ -1,6 +1,8 @@
-"""CIFAR-10 and CIFAR-100 as published: the python or the binary version, as a folder or as the archive untouched.
+"""Read CIFAR-10 and CIFAR-100 as published, and the human labels of CIFAR-10N and CIFAR-100N.
 
-An archive is read in memory, member by member, and never unpacked."""
+The Python and the binary version of CIFAR are read, as a folder or as the archive. Archives are read in memory, member
+by member, and never extracted.
+"""
 
 import gzip
 import hashlib
@@ -10,26 +12,26 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from labelsieve.data.arrays import label_tensor
-from labelsieve.data.pickles import load_plain, shown
-from labelsieve.data.sets import Labelled
+from labelsieve.data.classes import Array, join_names
+from labelsieve.data.pickles import load_plain
+from labelsieve.data.sets import Labelled, Listing
 from labelsieve.errors import InputError
 
-Array = np.ndarray[Any, Any]
 PIXELS = 3 * 32 * 32
-LARGEST_FILE = 300_000_000  # bytes; the largest published one has 155 million
-LARGEST_ARCHIVE = 600_000_000  # bytes, unpacked
-MOST_MEMBERS = 10_000
+MAX_FILE = 300_000_000  # bytes; the largest published file has 155 million
+MAX_ARCHIVE = 600_000_000  # bytes, uncompressed
+MAX_MEMBERS = 10_000
 BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
@@ -41,13 +43,14 @@ class Layout:
     folder: str
     train: tuple[str, ...]
     test: str
-    meta: str  # has the names of the classes
-    labels: str  # key of the labels in a pickle; "" in binary versions
-    names: str  # key of the classes' names, likewise
-    label_bytes: int = 0  # before the pixels in a binary version; the last is the label
+    meta: str  # file with the class names
+    labels: str = ""  # key of the labels in a pickle file
+    names: str = ""  # key of the class names in a pickle file
+    label_bytes: int = 0  # before the pixels in a binary file; the last of them is the label
 
     @property
     def files(self) -> tuple[str, ...]:
+        """Names of all files."""
         return (*self.train, self.test, self.meta)
 
 
@@ -60,8 +63,6 @@ LAYOUTS = (
         tuple(f"{batch}.bin" for batch in BATCHES),
         "test_batch.bin",
         "batches.meta.txt",
-        labels="",
-        names="",
         label_bytes=1,
     ),
     Layout(
@@ -70,13 +71,11 @@ LAYOUTS = (
         ("train.bin",),
         "test.bin",
         "fine_label_names.txt",
-        labels="",
-        names="",
         label_bytes=2,  # coarse, then fine
     ),
 )
-WANTED = frozenset(name for layout in LAYOUTS for name in layout.files)
-DIGESTS = {  # of the training and the test set's contents
+KNOWN_FILES = frozenset(name for layout in LAYOUTS for name in layout.files)
+DIGESTS = {  # contents of training and test set
     "CIFAR-10": (
         "973ef2abb5897efc795681a4d79a6f5f642fa2bcb1a828f7476017c89db53a57",
         "2c33b053d1cd726af8d86e174a96dd89d7000ba1412add026d68142375b89d51",
@@ -102,299 +101,7 @@ PUBLISHED_MD5 = {
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     "meta": "7973b15100ade9c7d40fb424638fde48",
 }
-
-
-class Described(NamedTuple):
-    """What the data is, in words, and its sets."""
-
-    words: str
-    train: Labelled
-    test: Labelled
-
-
-def is_cifar(path: Path) -> bool:
-    """Whether this looks like CIFAR as published, from names and the first bytes alone."""
-    try:
-        if path.is_dir():
-            return any(_layout_of(folder) for folder in _folders(path))
-        return path.is_file() and (path.name in PUBLISHED_MD5 or _archive_looks_right(path))
-    except OSError:
-        return False
-
-
-def read_described(path: Path) -> Described:
-    """Training and test set, CIFAR-100 with its hundred fine classes, and whether they are the published ones."""
-    layout, train, test = _read(path)
-    published = (digest(train), digest(test)) == DIGESTS[layout.name]
-    words = f"the published {layout.name}" if published else f"not the published {layout.name} (other contents)"
-    return Described(words, train, test)
-
-
-def digest(data: Labelled) -> str:
-    """SHA-256 over images and labels, so that another way of packing them is the same data."""
-    sha = hashlib.sha256(data.images.numpy().tobytes())
-    sha.update(data.labels.numpy().astype("<i8").tobytes())
-    return sha.hexdigest()
-
-
-def _read(path: Path) -> tuple[Layout, Labelled, Labelled]:
-    layout, files = _from_folder(path) if path.is_dir() else _from_archive(path)
-    classes = _class_names(layout, files[layout.meta])
-    train = [_samples(layout, files[name], classes) for name in layout.train]
-    return layout, _joined(train, classes), _joined([_samples(layout, files[layout.test], classes)], classes)
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file's contents, and how people know it."""
-
-    name: str
-    shown: str
-    content: bytes
-
-
-def _folders(path: Path) -> Iterator[Path]:
-    """The folder itself and those right inside it."""
-    yield path
-    with os.scandir(path) as entries:
-        yield from sorted(Path(entry.path) for entry in entries if entry.is_dir())
-
-
-def _layout_of(folder: Path) -> Layout | None:
-    """Which version's files lie here, be it not all of them."""
-    for layout in LAYOUTS:
-        some = any(_is_file(folder, name) for name in (*layout.train, layout.test))
-        if some and (not layout.label_bytes or _binary_looks_right(folder, layout)):
-            return layout
-    return None
-
-
-def _is_file(folder: Path, name: str) -> bool:
-    return (folder / name).is_file()
-
-
-def _binary_looks_right(folder: Path, layout: Layout) -> bool:
-    """Other sets have files of these names as well, without the names of the classes and with other records."""
-    if _is_file(folder, layout.meta):
-        return True
-    sizes = [(folder / name).stat().st_size for name in layout.files if _is_file(folder, name)]
-    return any(size and size % (layout.label_bytes + PIXELS) == 0 for size in sizes)
-
-
-def _from_folder(path: Path) -> tuple[Layout, Mapping[str, _File]]:
-    with _reading(path):
-        found = [(folder, layout) for folder in _folders(path) if (layout := _layout_of(folder))]
-        if not found:
-            raise InputError(f"{path} is no CIFAR folder; give one such as {LAYOUTS[0].folder} or its .tar.gz")
-        if found[0][0] == path:
-            found = found[:1]
-        if len(found) > 1:
-            names = ", ".join(folder.name for folder, _ in found)
-            raise InputError(f"{path} has several datasets ({names}); name one of these folders")
-        folder, layout = found[0]
-        _require(layout, [name for name in layout.files if _is_file(folder, name)], folder)
-        return layout, {name: _from_disk(folder / name) for name in layout.files}
-
-
-def _from_disk(path: Path) -> _File:
-    if path.stat().st_size > LARGEST_FILE:
-        raise InputError(f"{path} is larger than any file of CIFAR; download it again")
-    return _File(path.name, str(path), path.read_bytes())
-
-
-def _require(layout: Layout, names: Iterable[str], where: Path) -> None:
-    missing = sorted(set(layout.files) - set(names))
-    if missing:
-        raise InputError(f"{where} has no {missing[0]} ({layout.name} needs it); download it again")
-
-
-def _from_archive(path: Path) -> tuple[Layout, Mapping[str, _File]]:
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is neither a file nor a folder; give the published .tar.gz or its folder")
-    with _reading(path), path.open("rb") as file:
-        try:
-            files = dict(_members(path, file))
-        except InputError as error:
-            raise InputError(f"{error}{_not_published(path)}") from error
-    most = max(LAYOUTS, key=lambda layout: len(files.keys() & set(layout.files)) / len(layout.files))
-    if not files.keys() & set(most.files):
-        raise InputError(f"{path} has no files of CIFAR; give the published .tar.gz or its folder")
-    _require(most, files, path)
-    return most, files
-
-
-def _members(path: Path, file: IO[bytes]) -> Iterator[tuple[str, _File]]:
-    """The files of CIFAR in an archive; links, devices and names that lead elsewhere are passed over."""
-    seen = set()
-    stream = _Limited(_unzipped(file), path)
-    with _unpacking(path), tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as archive:  # type: ignore[call-overload]
-        for member in _at_most(archive, path):
-            name = _wanted(member)
-            if name is None:
-                continue
-            if name in seen:
-                raise InputError(f"{path} has {name} twice; download it again")
-            seen.add(name)
-            content = archive.extractfile(member)
-            assert content is not None
-            yield name, _File(name, f"{path}: {name}", content.read())
-        while stream.read(1 << 20):  # to the end, where the checksum is
-            pass
-
-
-def _at_most(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
-    for number, member in enumerate(archive):
-        if number == MOST_MEMBERS:
-            raise InputError(f"{path} has over {MOST_MEMBERS:,} members; it is not CIFAR")
-        if member.size > LARGEST_FILE:
-            raise InputError(f"{path} has a member larger than any file of CIFAR; it is not CIFAR")
-        yield member
-
-
-def _wanted(member: tarfile.TarInfo) -> str | None:
-    """The plain name of a file of CIFAR, else None."""
-    place = PurePosixPath(member.name)
-    elsewhere = place.is_absolute() or ".." in place.parts
-    if elsewhere or not member.isreg() or member.issparse() or place.name not in WANTED:
-        return None
-    return place.name
-
-
-def _archive_looks_right(path: Path) -> bool:
-    """Whether one of the first few members is a file of CIFAR."""
-    folders = {layout.folder for layout in LAYOUTS}
-    try:
-        with path.open("rb") as file, _unpacking(path):
-            stream = _Limited(_unzipped(file), path)
-            with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
-                for member in itertools.islice(archive, 20):
-                    if _wanted(member) or folders & set(PurePosixPath(member.name).parts):
-                        return True
-                    if member.size > 1_000_000:
-                        return False
-    except InputError:
-        pass
-    return False
-
-
-class _Limited:
-    """A stream that is refused once it gets too long."""
-
-    def __init__(self, stream: IO[bytes], path: Path) -> None:
-        self.stream, self.path, self.left = stream, path, LARGEST_ARCHIVE
-
-    def read(self, size: int) -> bytes:
-        block = self.stream.read(size)
-        self.left -= len(block)
-        if self.left < 0:
-            raise InputError(f"{self.path} unpacks to over {LARGEST_ARCHIVE:,} bytes; it is not CIFAR")
-        return block
-
-
-def _unzipped(file: IO[bytes]) -> IO[bytes]:
-    zipped = file.read(2) == b"\x1f\x8b"
-    file.seek(0)
-    return gzip.GzipFile(fileobj=file) if zipped else file  # type: ignore[return-value]
-
-
-@contextmanager
-def _unpacking(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, ValueError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is cut off, damaged or no .tar.gz archive; download it again") from error
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
-
-
-def _not_published(archive: Path) -> str:
-    with archive.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    published = [md5 for name, md5 in PUBLISHED_MD5.items() if name.endswith(".tar.gz")]
-    return "" if found in published else " (its md5 sum is none of the published archives')"
-
-
-def _joined(parts: list[Labelled], classes: tuple[str, ...]) -> Labelled:
-    images = parts[0].images if len(parts) == 1 else torch.cat([part.images for part in parts])
-    return Labelled(images, torch.cat([part.labels for part in parts]), classes)
-
-
-def _samples(layout: Layout, file: _File, classes: tuple[str, ...]) -> Labelled:
-    """One file's images and labels."""
-    with _blaming(file):
-        rows, labels = _records(layout, file) if layout.label_bytes else _pickled(layout, file)
-        images = torch.from_numpy(rows.reshape(-1, 3, 32, 32))
-        return Labelled(images, label_tensor(labels, len(classes), file.shown), classes)
-
-
-def _records(layout: Layout, file: _File) -> tuple[Array, Array]:
-    """Rows of a few bytes of labels and 3,072 of pixels, channel by channel."""
-    size = layout.label_bytes + PIXELS
-    if not file.content or len(file.content) % size:
-        raise InputError(
-            f"{file.shown} is cut off: its {len(file.content):,} bytes are no whole number of records "
-            f"of {size:,}; download it again"
-        )
-    rows = np.frombuffer(file.content, np.uint8).reshape(-1, size)
-    return rows[:, layout.label_bytes :].copy(), rows[:, layout.label_bytes - 1]
-
-
-def _pickled(layout: Layout, file: _File) -> tuple[Array, Array]:
-    record = _record(file)
-    rows, labels = record.get("data"), record.get(layout.labels)
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != PIXELS:
-        raise InputError(f"{file.shown} has no 'data' of rows of {PIXELS:,} bytes; download it again")
-    if not isinstance(labels, list) or any(type(label) is not int or abs(label) >= 2**31 for label in labels):
-        raise InputError(f"{file.shown} has no list of whole numbers {layout.labels!r}; download it again")
-    if len(labels) != len(rows) or not labels:
-        raise InputError(f"{file.shown} has {len(rows):,} images but {len(labels):,} labels; download it again")
-    return rows.copy(), np.array(labels, dtype=np.int64)
-
-
-def _record(file: _File) -> dict[str, object]:
-    """The dict of a pickle, by plain names."""
-    found = load_plain(file.content, file.shown)
-    if not isinstance(found, dict):
-        raise InputError(f"{file.shown} holds no dict; download it again")
-    return {key.decode("latin-1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}
-
-
-def _class_names(layout: Layout, file: _File) -> tuple[str, ...]:
-    with _blaming(file):
-        names = file.content.splitlines() if layout.label_bytes else _record(file).get(layout.names)
-        if not isinstance(names, list) or not all(isinstance(name, bytes | str) for name in names):
-            raise InputError(f"{file.shown} has no list of names {layout.names!r}; download it again")
-        try:
-            texts = [(name.decode() if isinstance(name, bytes) else name).strip() for name in names]
-        except UnicodeDecodeError as error:
-            raise InputError(f"{file.shown} has a class name that is no text; download it again") from error
-        classes = tuple(text for text in texts if text)
-        if len(classes) < 2 or not all(name.isprintable() for name in classes):
-            raise InputError(f"{file.shown} has no names of classes, one each; download it again")
-        return classes
-
-
-@contextmanager
-def _blaming(file: _File) -> Iterator[None]:
-    """Where a file does not parse, say whether it is the published one."""
-    try:
-        yield
-    except InputError as error:
-        published = PUBLISHED_MD5.get(file.name)
-        if published in (None, hashlib.md5(file.content, usedforsecurity=False).hexdigest()):
-            raise
-        raise InputError(f"{error} (its md5 sum is not the published {file.name}'s)") from error
-
-
-KINDS = {
+CIFAR_N_KEYS = {
     "aggregate": "aggre_label",
     "random1": "random_label1",
     "random2": "random_label2",
@@ -403,81 +110,344 @@ KINDS = {
     "noisy": "noisy_label",
     "clean": "clean_label",
 }
-LARGEST_LABEL_FILE = 50_000_000  # bytes; the published ones have at most 2.5 million
-OLD_TORCH = 0x1950A86A20F9469CFC6C  # first number of a file that PyTorch saved before its version 1.6
-AGAIN = "download it again from the CIFAR-N authors"
+MAX_CIFAR_N = 50_000_000  # bytes; the largest published file has 2.5 million
+OLD_TORCH = 0x1950A86A20F9469CFC6C  # first number of a file that PyTorch saved before version 1.6
+DOWNLOAD_AGAIN = "download it again from the CIFAR-N authors"
+
+
+def is_cifar(path: Path) -> bool:
+    """Return whether a file or folder looks like CIFAR, from names and the first bytes."""
+    try:
+        if path.is_dir():
+            return any(_layout_of(folder) for folder in _folders(path))
+        return path.is_file() and (path.name in PUBLISHED_MD5 or _is_cifar_archive(path))
+    except OSError:
+        return False
+
+
+def read_cifar(path: Path) -> Listing:
+    """Read training and test set, for CIFAR-100 with its 100 fine classes.
+
+    The kind of the listing tells whether the contents are the published ones.
+    """
+    layout, files = _read_folder(path) if path.is_dir() else _read_archive(path)
+    classes = _class_names(layout, files[layout.meta])
+    train = _join([_samples(layout, files[name], classes) for name in layout.train], classes)
+    test = _samples(layout, files[layout.test], classes)
+    published = (contents_digest(train), contents_digest(test)) == DIGESTS[layout.name]
+    kind = f"the published {layout.name}" if published else f"not the published {layout.name} (other contents)"
+    return Listing(train, test, kind=kind)
+
+
+def contents_digest(data: Labelled) -> str:
+    """Return the SHA-256 digest of images and labels, which does not depend on the file format."""
+    sha = hashlib.sha256(data.images.numpy().tobytes())
+    sha.update(data.labels.numpy().astype("<i8").tobytes())
+    return sha.hexdigest()
 
 
 def read_cifar_n(path: Path, kind: str) -> Tensor:
-    """(n) labels. `kind`: aggregate, random1, random2, random3 or worst; noisy of CIFAR-100N; clean of both."""
-    arrays = _arrays(path)
-    kinds = [name for name, key in KINDS.items() if key in arrays]
-    if not kinds:
-        held = ", ".join(shown(key) for key in list(arrays)[:6]) or "nothing"
-        raise InputError(f"{path} has no labels of CIFAR-N (it has: {held}); {AGAIN}")
+    """Return one label set of a CIFAR-N file, (n) int64.
+
+    Args:
+        path: CIFAR-10_human.pt or CIFAR-100_human.pt, or the .npy files of the same contents.
+        kind: aggregate, random1, random2, random3 or worst (CIFAR-10N), noisy (CIFAR-100N), or clean.
+    """
+    arrays = _cifar_n_arrays(path)
+    kinds = [name for name, key in CIFAR_N_KEYS.items() if key in arrays]
     if kind not in kinds:
-        raise InputError(f"{path} has no labels {kind!r}; it has: {', '.join(kinds)}")
-    labels = arrays[KINDS[kind]]
+        found = f"label sets: {', '.join(kinds)}" if kinds else f"not a file of CIFAR-N, keys: {join_names(arrays, 6)}"
+        raise InputError(f"{path} has no labels {kind!r} ({found})")
+    labels = arrays[CIFAR_N_KEYS[kind]]
     if not isinstance(labels, np.ndarray) or not labels.size:
-        raise InputError(f"{path}: {KINDS[kind]} is no array of labels; {AGAIN}")
-    return label_tensor(labels, 100 if KINDS["noisy"] in arrays else 10, f"{path}: {KINDS[kind]}")
+        raise InputError(f"{path}: {CIFAR_N_KEYS[kind]} is not an array of labels; {DOWNLOAD_AGAIN}")
+    return label_tensor(labels, 100 if CIFAR_N_KEYS["noisy"] in arrays else 10, f"{path}: {CIFAR_N_KEYS[kind]}")
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """What a file holds, by plain names, whichever way it was saved."""
-    content = _content(path)
-    if content.startswith(b"PK"):
-        found = load_plain(_zipped_pickle(content, path), path)
-    elif content.startswith(b"\x93NUMPY"):
-        found = load_plain(_boxed_pickle(content, path), path, boxed=True)
-    else:
-        found = _old_torch(content, path)
+@dataclass(frozen=True)
+class _File:
+    """The contents of a file, and its name in messages."""
+
+    name: str
+    place: str
+    content: bytes
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """Yield a folder and its subfolders, not deeper."""
+    yield path
+    with os.scandir(path) as entries:
+        yield from sorted(Path(entry.path) for entry in entries if entry.is_dir())
+
+
+def _layout_of(folder: Path) -> Layout | None:
+    """Return the version that a folder contains files of; some may be missing."""
+    for layout in LAYOUTS:
+        some = any((folder / name).is_file() for name in (*layout.train, layout.test))
+        if some and (not layout.label_bytes or _is_cifar_binary(folder, layout)):
+            return layout
+    return None
+
+
+def _is_cifar_binary(folder: Path, layout: Layout) -> bool:
+    """Tell CIFAR from other datasets with files of the same names but other records."""
+    if (folder / layout.meta).is_file():
+        return True
+    sizes = [(folder / name).stat().st_size for name in layout.files if (folder / name).is_file()]
+    return any(size and size % (layout.label_bytes + PIXELS) == 0 for size in sizes)
+
+
+def _read_folder(path: Path) -> tuple[Layout, Mapping[str, _File]]:
+    with _file_errors(path):
+        found = [(folder, layout) for folder in _folders(path) if (layout := _layout_of(folder))]
+        if not found:
+            raise InputError(f"{path} is not CIFAR; pass a folder such as {LAYOUTS[0].folder}, or its .tar.gz")
+        if len(found) > 1 and found[0][0] != path:
+            names = ", ".join(folder.name for folder, _ in found)
+            raise InputError(f"{path} contains several datasets ({names}); pass one of these folders")
+        folder, layout = found[0]
+        files = {name: folder / name for name in layout.files if (folder / name).is_file()}
+        _check_missing(layout, files, folder)
+        return layout, {name: _read_file(file, MAX_FILE, "CIFAR") for name, file in files.items()}
+
+
+def _read_file(path: Path, limit: int, dataset: str) -> _File:
+    if path.stat().st_size > limit:
+        raise InputError(f"{path} is larger than any file of {dataset}; download it again")
+    return _File(path.name, str(path), path.read_bytes())
+
+
+def _check_missing(layout: Layout, files: Mapping[str, object], place: Path) -> None:
+    missing = sorted(set(layout.files) - set(files))
+    if missing:
+        raise InputError(f"{place} has no {missing[0]}, which {layout.name} needs; download it again")
+
+
+def _read_archive(path: Path) -> tuple[Layout, Mapping[str, _File]]:
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is neither a file nor a folder; pass the published .tar.gz or its folder")
+    with _file_errors(path), path.open("rb") as file:
+        try:
+            files = dict(_members(path, file))
+        except InputError as error:
+            raise InputError(f"{error}{_md5_hint(path)}") from error
+    layout = max(LAYOUTS, key=lambda layout: len(files.keys() & set(layout.files)) / len(layout.files))
+    if not files.keys() & set(layout.files):
+        raise InputError(f"{path} contains no files of CIFAR; pass the published .tar.gz or its folder")
+    _check_missing(layout, files, path)
+    return layout, files
+
+
+def _members(path: Path, file: IO[bytes]) -> Iterator[tuple[str, _File]]:
+    """Yield the files of CIFAR in an archive; ignore links, devices and paths that lead elsewhere."""
+    seen = set()
+    stream = _LimitedStream(_decompressed(file), path)
+    with _archive_errors(path), tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as archive:  # type: ignore[call-overload]
+        for number, member in enumerate(archive):
+            if number == MAX_MEMBERS or member.size > MAX_FILE:
+                raise InputError(f"{path} is not CIFAR: it has too many or too large members")
+            name = _cifar_name(member)
+            if name is None:
+                continue
+            if name in seen:
+                raise InputError(f"{path} contains {name} twice; download it again")
+            seen.add(name)
+            content = archive.extractfile(member)
+            assert content is not None
+            yield name, _File(name, f"{path}: {name}", content.read())
+        while stream.read(1 << 20):  # up to the checksum at the end
+            pass
+
+
+def _cifar_name(member: tarfile.TarInfo) -> str | None:
+    """Return the name of a file of CIFAR without its folder, or None."""
+    path = PurePosixPath(member.name)
+    elsewhere = path.is_absolute() or ".." in path.parts
+    if elsewhere or not member.isreg() or member.issparse() or path.name not in KNOWN_FILES:
+        return None
+    return path.name
+
+
+def _is_cifar_archive(path: Path) -> bool:
+    """Return whether one of the first members of an archive is a file of CIFAR."""
+    folders = {layout.folder for layout in LAYOUTS}
+    try:
+        with path.open("rb") as file, _archive_errors(path):
+            stream = _LimitedStream(_decompressed(file), path)
+            with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
+                for member in itertools.islice(archive, 20):
+                    if _cifar_name(member) or folders & set(PurePosixPath(member.name).parts):
+                        return True
+                    if member.size > 1_000_000:
+                        return False
+    except InputError:
+        pass
+    return False
+
+
+class _LimitedStream:
+    """A stream that raises once it exceeds the size limit of archives."""
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        self.stream, self.path, self.left = stream, path, MAX_ARCHIVE
+
+    def read(self, size: int) -> bytes:
+        block = self.stream.read(size)
+        self.left -= len(block)
+        if self.left < 0:
+            raise InputError(f"{self.path} is not CIFAR: it expands to over {MAX_ARCHIVE:,} bytes")
+        return block
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    zipped = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return gzip.GzipFile(fileobj=file) if zipped else file  # type: ignore[return-value]
+
+
+@contextmanager
+def _archive_errors(path: Path) -> Iterator[None]:
+    """Convert errors of damaged archives to InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, ValueError, OverflowError) as error:
+        raise InputError(f"{path} is truncated, damaged or not a .tar.gz archive; download it again") from error
+
+
+@contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    """Convert OSError to InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+
+
+def _md5_hint(archive: Path) -> str:
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    published = [md5 for name, md5 in PUBLISHED_MD5.items() if name.endswith(".tar.gz")]
+    return "" if found in published else " (its MD5 differs from all published archives)"
+
+
+def _join(parts: list[Labelled], classes: tuple[str, ...]) -> Labelled:
+    images = parts[0].images if len(parts) == 1 else torch.cat([part.images for part in parts])
+    return Labelled(images, torch.cat([part.labels for part in parts]), classes)
+
+
+def _samples(layout: Layout, file: _File, classes: tuple[str, ...]) -> Labelled:
+    """Return images and labels of one file."""
+    with _md5_in_errors(file):
+        rows, labels = _binary_records(layout, file) if layout.label_bytes else _pickled_records(layout, file)
+        images = torch.from_numpy(rows.reshape(-1, 3, 32, 32))
+        return Labelled(images, label_tensor(labels, len(classes), file.place), classes)
+
+
+def _binary_records(layout: Layout, file: _File) -> tuple[Array, Array]:
+    """Return pixels and labels of records of label bytes and 3,072 bytes of pixels, channel by channel."""
+    size = layout.label_bytes + PIXELS
+    if not file.content or len(file.content) % size:
+        raise InputError(
+            f"{file.place} is truncated: {len(file.content):,} bytes are not a multiple of the record size {size:,}; "
+            "download it again"
+        )
+    rows = np.frombuffer(file.content, np.uint8).reshape(-1, size)
+    return rows[:, layout.label_bytes :].copy(), rows[:, layout.label_bytes - 1]
+
+
+def _pickled_records(layout: Layout, file: _File) -> tuple[Array, Array]:
+    record = _read_dict(file)
+    rows, labels = record.get("data"), record.get(layout.labels)
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != PIXELS:
+        raise InputError(f"{file.place} has no 'data' of shape (n, {PIXELS}) uint8; download it again")
+    integers = isinstance(labels, list) and all(type(label) is int and abs(label) < 2**31 for label in labels)
+    if not integers or not labels or len(labels) != len(rows):
+        raise InputError(
+            f"{file.place} has no list {layout.labels!r} of {len(rows):,} integers, one per image; download it again"
+        )
+    return rows.copy(), np.array(labels, dtype=np.int64)
+
+
+def _read_dict(file: _File) -> dict[str, Any]:
+    """Return the dict of a pickle file, with strings as keys."""
+    return _text_keys(load_plain(file.content, file.place), file.place)
+
+
+def _text_keys(found: object, place: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise InputError(f"{path} holds no dict of labels; {AGAIN}")
+        raise InputError(f"{place} contains no dict; download it again")
     return {key.decode("latin-1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}
 
 
-def _content(path: Path) -> bytes:
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no file; give CIFAR-10_human.pt or CIFAR-100_human.pt")
+def _class_names(layout: Layout, file: _File) -> tuple[str, ...]:
+    with _md5_in_errors(file):
+        names = file.content.splitlines() if layout.label_bytes else _read_dict(file).get(layout.names)
+        if isinstance(names, list) and all(isinstance(name, bytes | str) for name in names):
+            texts = [(name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name) for name in names]
+            classes = tuple(text.strip() for text in texts if text.strip())
+            if len(classes) > 1 and all(name.isprintable() for name in classes):
+                return classes
+        raise InputError(f"{file.place} has no list of class names {layout.names!r}; download it again")
+
+
+@contextmanager
+def _md5_in_errors(file: _File) -> Iterator[None]:
+    """Add to an error whether the file differs from the published one."""
     try:
-        if path.stat().st_size > LARGEST_LABEL_FILE:
-            raise InputError(f"{path} is larger than any file of CIFAR-N; {AGAIN}")
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        yield
+    except InputError as error:
+        published = PUBLISHED_MD5.get(file.name)
+        if published in (None, hashlib.md5(file.content, usedforsecurity=False).hexdigest()):
+            raise
+        raise InputError(f"{error} (its MD5 differs from the published {file.name})") from error
+
+
+def _cifar_n_arrays(path: Path) -> dict[str, Any]:
+    """Return the contents of a CIFAR-N file by name, saved by PyTorch or NumPy."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a file; pass CIFAR-10_human.pt or CIFAR-100_human.pt")
+    with _file_errors(path):
+        content = _read_file(path, MAX_CIFAR_N, "CIFAR-N").content
+    if content.startswith(b"PK"):
+        found = load_plain(_zipped_pickle(content, path), path)
+    elif content.startswith(b"\x93NUMPY"):
+        found = load_plain(_npy_pickle(content, path), path, boxed=True)
+    else:
+        found = _load_old_torch(content, path)
+    return _text_keys(found, path)
 
 
 def _zipped_pickle(content: bytes, path: Path) -> bytes:
-    """The part of a file of PyTorch's that says what it holds."""
-    faults = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, NotImplementedError)
+    """Return the pickle in a file that PyTorch saved."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name for name in archive.namelist() if name == "data.pkl" or name.endswith("/data.pkl")]
             if len(names) != 1:
-                raise InputError(f"{path} was not saved by PyTorch: it has {len(names)} parts data.pkl; {AGAIN}")
+                raise InputError(f"{path} has {len(names)} members data.pkl instead of one; {DOWNLOAD_AGAIN}")
             with archive.open(names[0]) as part:
-                found = part.read(LARGEST_LABEL_FILE + 1)
+                found = part.read(MAX_CIFAR_N + 1)
     except InputError:
         raise
-    except faults as error:
-        raise InputError(f"{path} is cut off, damaged or encrypted; {AGAIN}") from error
-    if len(found) > LARGEST_LABEL_FILE:
-        raise InputError(f"{path} unpacks to more than any file of CIFAR-N; {AGAIN}")
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{path} is truncated, damaged or encrypted; {DOWNLOAD_AGAIN}") from error
+    if len(found) > MAX_CIFAR_N:
+        raise InputError(f"{path} expands to more than any file of CIFAR-N; {DOWNLOAD_AGAIN}")
     return found
 
 
-def _boxed_pickle(content: bytes, path: Path) -> bytes:
-    """What follows the header of a .npy file, which must announce an object."""
-    width = 2 if content[6:7] == b"\x01" else 4  # of the header's length
+def _npy_pickle(content: bytes, path: Path) -> bytes:
+    """Return the pickle after the header of a .npy file of objects."""
+    width = 2 if content[6:7] == b"\x01" else 4  # of the header length
     start = 8 + width + int.from_bytes(content[8 : 8 + width], "little")
     if b"|O" not in content[8 + width : start]:
-        raise InputError(f"{path} holds a single array, not the labels of CIFAR-N by name; {AGAIN}")
+        raise InputError(f"{path} contains a single array, not the label sets of CIFAR-N; {DOWNLOAD_AGAIN}")
     return content[start:]
 
 
-def _old_torch(content: bytes, path: Path) -> object:
-    """The fourth pickle, after a fixed number, a version and notes on the machine."""
+def _load_old_torch(content: bytes, path: Path) -> object:
+    """Return the fourth pickle, after a magic number, a version and system information."""
     stream = io.BytesIO(content)
     first = load_plain(stream, path)
     if type(first) is not int or first != OLD_TORCH:

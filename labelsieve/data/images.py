@@ -1,8 +1,12 @@
-"""decode: an encoded image becomes an array, by one rule for all sources.
+"""Decode images, and represent sets of encoded images.
 
-Turned upright as its EXIF data says, laid on white where it is transparent, the first frame where there are several, as
-RGB (gray where the whole set is gray), scaled to the frame with anti-aliasing. The aspect ratio is not kept and nothing
-is cut off."""
+Every image is converted by the same rule: rotated according to its EXIF data, composited on white if transparent,
+reduced to the first frame if animated, converted to RGB (or to grayscale if the whole set is grayscale), and resized to
+the frame with anti-aliasing. The aspect ratio is not kept and nothing is cropped.
+
+`decode` uses Pillow and explains why an image cannot be decoded. `fast_decode` decodes JPEG files at a reduced size,
+for streaming; it falls back to `decode`.
+"""
 
 import io
 import math
@@ -13,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,105 +25,9 @@ from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from labelsieve.data.classes import Array
 from labelsieve.errors import InputError
 from labelsieve.text import printable
-
-Array = np.ndarray[Any, Any]
-SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
-GRAY = ("L", "1", "LA", "La", *SIXTEEN_BITS)
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no EPS: Pillow would have Ghostscript run it
-Image.MAX_IMAGE_PIXELS = 89_478_485  # Pillow's own limit, beyond which it warns; here it is refused
-
-
-HEADERS = threading.Lock()  # warnings can be silenced only for the whole process, so one header at a time
-
-
-class BadImage(ValueError):
-    """An image that cannot be decoded; the message is the reason, in words."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """What all images of a set are brought to."""
-
-    height: int
-    width: int
-    channels: int  # 1: gray, 3: RGB
-
-
-@dataclass(frozen=True)
-class Header:
-    """What an image says of itself before it is decoded."""
-
-    height: int
-    width: int
-    gray: bool
-
-
-def header(content: bytes) -> Header:
-    """Size and kind, upright, without decoding the pixels."""
-    with _opened(content) as image:
-        width, height = image.size
-        if image.getexif().get(0x0112, 1) in (5, 6, 7, 8):  # lies on its side
-            width, height = height, width
-        return Header(height, width, image.mode in GRAY)
-
-
-def decode(content: bytes, frame: Frame) -> Array:
-    """(height, width, channels) uint8"""
-    with _opened(content) as image:
-        image.load()
-        upright = ImageOps.exif_transpose(image)
-        plain = _plain(upright, "L" if frame.channels == 1 else "RGB")
-        if plain.size != (frame.width, frame.height):
-            plain = plain.resize((frame.width, frame.height), Image.Resampling.BILINEAR)
-        return np.asarray(plain, dtype=np.uint8).reshape(frame.height, frame.width, frame.channels)
-
-
-@contextmanager
-def _opened(content: bytes) -> Iterator[Image.Image]:
-    """The image of an encoded file; whatever Pillow raises while it is open is a fault of that file."""
-    if not content:
-        raise BadImage("the file is empty")
-    try:
-        with _with_header(content) as image:
-            yield image
-    except BadImage:
-        raise
-    except UnidentifiedImageError:
-        raise BadImage("it is no image of a known format") from None
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise BadImage("it has too many pixels (over 89 million)") from None
-    except Exception as error:  # of many types, by format
-        raise BadImage(_reason(error)) from error
-
-
-def _with_header(content: bytes) -> Image.Image:
-    """The image, whose size and EXIF data are read; Pillow's remarks on them are left out."""
-    with HEADERS, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        image = Image.open(io.BytesIO(content), formats=FORMATS)
-        image.getexif()
-        return image
-
-
-def _plain(image: Image.Image, mode: str) -> Image.Image:
-    """Eight bits per channel, no transparency."""
-    if image.mode == "F" or image.mode == "I":
-        raise BadImage(f"its pixels are 32-bit numbers (mode {image.mode}); save it with 8 bits")
-    if image.mode in SIXTEEN_BITS:
-        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    return image.convert(mode)
-
-
-def _reason(error: Exception) -> str:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return f"it cannot be decoded ({text[:120]})"
-
 
 try:
     import simplejpeg  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -127,140 +35,70 @@ except ImportError:  # an optional extra
     simplejpeg = None
 
 DECODER = f"simplejpeg {version('simplejpeg')}" if simplejpeg else f"pillow {version('pillow')}"
-Decoded = tuple[Array, float, float]  # pixels (H, W, C) and how much of H and W is the image: 31.25 of 32, at an eighth
-ROUNDED_UP = 1 + 1e-9  # so that a factor of 7 / 10 makes 7 pixels of 10, not 6
-ORIENTATION = 0x0112  # of EXIF
-START_OF_PIXELS, EXIF_OR_XMP = 0xDA, 0xE1  # markers; the latter's parts can hold an orientation
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # not EPS: Pillow would execute it with Ghostscript
+SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
+GRAY = ("L", "1", "LA", "La", *SIXTEEN_BITS)
+Image.MAX_IMAGE_PIXELS = 89_478_485  # Pillow's default, beyond which it warns; here such images are rejected
 
-
-def fast_decode(content: bytes, frame: Frame) -> Array:
-    """(height, width, channels) uint8"""
-    if content.startswith(b"\xff\xd8"):
-        try:
-            found = _by_simplejpeg(content, frame) if simplejpeg else _by_pillow(content, frame)
-            if found is not None:
-                return resize(*found, frame)
-        except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError):
-            pass  # decode tells what is wrong with it, or copes
-    return decode(content, frame)
-
-
-def decode_into(out: Array, pictures: "Pictures", index: Sequence[int], frame: Frame) -> None:
-    """Decode these samples into the rows of an array."""
-    for row, sample in zip(out, index, strict=True):
-        try:
-            row[:] = fast_decode(pictures.bytes_of(sample), frame)
-        except BadImage as error:
-            raise InputError(
-                f"{pictures.names[sample]}: {error}; `labelsieve check DATA` lists all such images, "
-                "--skip-bad leaves them out"
-            ) from error
-
-
-def resize(pixels: Array, height: float, width: float, frame: Frame) -> Array:
-    """The first height x width of pixels (H, W, C), scaled with anti-aliasing as Pillow does, but quicker."""
-    if pixels.shape[:2] == (frame.height, frame.width):
-        return pixels
-    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    factors = [frame.height / height * ROUNDED_UP, frame.width / width * ROUNDED_UP]
-    scaled = interpolate(image, scale_factor=factors, mode="bilinear", antialias=True)
-    return scaled[0, :, : frame.height, : frame.width].permute(1, 2, 0).numpy()
-
-
-def shrinkage(height: int, width: int, frame: Frame) -> int:
-    """The largest of 1, 2, 4 and 8 by which an image can be divided and still cover the frame."""
-    return next(by for by in (8, 4, 2, 1) if by == 1 or (height >= by * frame.height and width >= by * frame.width))
-
-
-def _by_simplejpeg(content: bytes, frame: Frame) -> Decoded | None:
-    """None: leave it to decode."""
-    height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
-    if colours not in ("YCbCr", "Gray") or _too_large(height, width) or _turned(content):
-        return None
-    by = shrinkage(height, width, frame)
-    mode = "GRAY" if frame.channels == 1 else "RGB"
-    least = {"min_height": math.ceil(height / by), "min_width": math.ceil(width / by)}
-    return simplejpeg.decode_jpeg(content, mode, **least), height / by, width / by
-
-
-def _by_pillow(content: bytes, frame: Frame) -> Decoded | None:
-    """None: leave it to decode."""
-    mode = "L" if frame.channels == 1 else "RGB"
-    with JpegImagePlugin.JpegImageFile(io.BytesIO(content)) as image:
-        width, height = image.size
-        if image.mode not in ("L", "RGB") or _too_large(height, width) or _turned(content):
-            return None
-        by = shrinkage(height, width, frame)
-        image.draft(mode, (width // by, height // by))
-        pixels = np.array(image.convert(mode))  # a copy: torch wants arrays that can be written to
-    return pixels.reshape(*pixels.shape[:2], frame.channels), height / by, width / by
-
-
-def _too_large(height: int, width: int) -> bool:
-    return height * width > (Image.MAX_IMAGE_PIXELS or 0)
-
-
-def _turned(content: bytes) -> bool:
-    """Whether the image says that it is not upright."""
-    if not _may_be_turned(content):
-        return False
-    with JpegImagePlugin.JpegImageFile(io.BytesIO(content)) as image:
-        return bool(image.getexif().get(ORIENTATION, 1) != 1)
-
-
-def _may_be_turned(content: bytes) -> bool:
-    """Whether a part ahead of the pixels could hold an orientation: told without parsing any."""
-    at = 2
-    while content[at] == 0xFF and content[at + 1] != EXIF_OR_XMP:
-        if content[at + 1] == START_OF_PIXELS:
-            return False
-        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    return True
-
-
-LOOKED_AT = 1000  # images whose headers decide what all are brought to
+MAX_HEADERS = 1000  # images whose headers determine the common frame
 LARGEST_SIDE = 224
+ORIENTATION = 0x0112  # EXIF tag
+START_OF_PIXELS, EXIF_OR_XMP = 0xDA, 0xE1  # JPEG markers; segments of the latter can contain an orientation
+ROUNDED_UP = 1 + 1e-9  # a scale factor of 7 / 10 must make 7 pixels of 10, not 6
+WARNINGS_LOCK = threading.Lock()  # warning filters are global, so headers are read one at a time
+
+ScaledPixels = tuple[Array, float, float]  # (H, W, C), and the part of H and W that is image: 31.25 of 32 at 1/8
 
 
-class Bad(NamedTuple):
-    """A file or row that cannot be used, and why."""
+class BadImage(ValueError):
+    """An image cannot be read or decoded; the message is the reason."""
+
+
+class Unusable(NamedTuple):
+    """A file or row that cannot be used, and the reason."""
 
     name: str
     reason: str
 
 
-def left_out(bad: Sequence[Bad]) -> str:
-    """How much cannot be used, and the first of it, in a line."""
-    what = "1 file or row is left out:" if len(bad) == 1 else f"{len(bad):,} files or rows are left out, the first is"
-    return printable(f"{what} {bad[0].name}: {bad[0].reason}")
+@dataclass(frozen=True)
+class Frame:
+    """Size and channels that all images of a set are converted to."""
+
+    height: int
+    width: int
+    channels: int  # 1: grayscale, 3: RGB
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """Size and color mode of an encoded image."""
+
+    height: int
+    width: int
+    gray: bool
 
 
 class Reader(Protocol):
-    """Gives the encoded bytes of a sample; it can be sent to other processes. Raises OSError."""
+    """Return the encoded bytes of a sample, or raise OSError. Readers can be pickled."""
 
     def __call__(self, index: int) -> bytes: ...
 
 
 @dataclass(frozen=True)
-class Files:
-    """A reader of files below a folder."""
+class FileReader:
+    """Read samples from files below a folder."""
 
     root: Path
-    paths: Sequence[str]  # relative to it
+    paths: Sequence[str]  # relative to the root
 
     def __call__(self, index: int) -> bytes:
         return (self.root / self.paths[index]).read_bytes()
 
 
-def written(file: Path) -> str:
-    """Return the size and modification time of a file, which change when it is written again."""
-    found = file.stat()
-    return f"{found.st_size} {found.st_mtime_ns}"
-
-
 @dataclass(frozen=True)
-class Chosen:
-    """A reader of some samples of another."""
+class SubsetReader:
+    """Read a subset of the samples of another reader."""
 
     read: Reader
     index: Sequence[int]
@@ -271,64 +109,225 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Pictures:
-    """A set of encoded images."""
+    """A labelled set of encoded images."""
 
-    names: Sequence[str]  # of each sample, for people: a path, or file:row
+    names: Sequence[str]  # (n) path, or file:row
     read: Reader
     labels: Tensor  # (n) int64
     classes: tuple[str, ...]
-    clean: Tensor | None = None  # (n) true labels, where they are known
+    clean: Tensor | None = None  # (n) true labels, if known
 
     def __len__(self) -> int:
         return len(self.names)
 
     def at(self, index: Sequence[int]) -> "Pictures":
-        """The samples at these positions alone."""
+        """Return the subset at the given positions."""
         picked = torch.as_tensor(list(index), dtype=torch.int64)
         return replace(
             self,
             names=[self.names[i] for i in index],
-            read=Chosen(self.read, list(index)),
+            read=SubsetReader(self.read, list(index)),
             labels=self.labels[picked],
             clean=None if self.clean is None else self.clean[picked],
         )
 
     def bytes_of(self, index: int) -> bytes:
+        """Return the encoded bytes of a sample; raise BadImage if they cannot be read."""
         try:
             return self.read(index)
         except OSError as error:
-            raise BadImage(f"it cannot be read ({error.strerror or error})") from error
+            raise BadImage(f"cannot be read ({error.strerror or error})") from error
 
-    def pixels(self, index: int, frame: Frame) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-        """One image, decoded: (height, width, channels)."""
+    def pixels(self, index: int, frame: Frame) -> Array:
+        """Decode one image to (height, width, channels) uint8."""
         return decode(self.bytes_of(index), frame)
 
 
-def frame_of(pictures: Pictures, size: int | None = None) -> Frame:
-    """What all images are brought to, from the headers of up to 1,000 of them, evenly spaced.
+def describe_unusable(unusable: Sequence[Unusable]) -> str:
+    """Return the number of unusable files and rows, and the first of them, in one line."""
+    first = f"{unusable[0].name}: {unusable[0].reason}"
+    count = "1 unusable file or row: " if len(unusable) == 1 else f"{len(unusable):,} unusable files or rows, first: "
+    return printable(count + first)
 
-    `size`: the side to scale to. Without it: the size that they have, if all have the same; else squares whose side is
-    the median of the shorter sides, at most 224. Gray if all of them are gray.
+
+def file_stamp(file: Path) -> str:
+    """Return size and modification time of a file, which change when it is rewritten."""
+    found = file.stat()
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def common_frame(pictures: Pictures, size: int | None = None) -> Frame:
+    """Return the frame for a set, from the headers of up to 1,000 images at even intervals.
+
+    If all images have one size of at most 224 pixels, they keep it. Otherwise they become squares whose side is the
+    median of the shorter sides, at most 224. The set is grayscale if all of these images are.
+
+    Args:
+        pictures: the set.
+        size: side length to use instead.
     """
     if not len(pictures):
-        raise InputError("there are no images")
-    step = -(-len(pictures) // LOOKED_AT)
-    headers: list[Header] = []
-    for index in range(0, len(pictures), step):
+        raise InputError("the dataset has no images")
+    headers: list[ImageHeader] = []
+    for index in range(0, len(pictures), -(-len(pictures) // MAX_HEADERS)):
         try:
-            headers.append(header(pictures.bytes_of(index)))
+            headers.append(read_header(pictures.bytes_of(index)))
         except BadImage:
-            continue  # whoever decodes it says so
+            continue  # reported when it is decoded
     if not headers:
-        raise InputError(f"none of the images can be read, the first is {pictures.names[0]}")
+        raise InputError(f"none of the images can be read; the first is {pictures.names[0]}")
     channels = 1 if all(found.gray for found in headers) else 3
     if size is not None:
         return Frame(size, size, channels)
-    if (
-        len({(found.height, found.width) for found in headers}) == 1
-        and max(headers[0].height, headers[0].width) <= LARGEST_SIDE
-    ):
-        return Frame(headers[0].height, headers[0].width, channels)
+    height, width = headers[0].height, headers[0].width
+    if all((found.height, found.width) == (height, width) for found in headers) and max(height, width) <= LARGEST_SIDE:
+        return Frame(height, width, channels)
     sides = sorted(min(found.height, found.width) for found in headers)
     side = min(LARGEST_SIDE, sides[len(sides) // 2])
     return Frame(side, side, channels)
+
+
+def read_header(content: bytes) -> ImageHeader:
+    """Return the upright size and the color mode of an image without decoding its pixels."""
+    with _opened(content) as image:
+        width, height = image.size
+        if image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8):  # rotated by 90 degrees
+            width, height = height, width
+        return ImageHeader(height, width, image.mode in GRAY)
+
+
+def decode(content: bytes, frame: Frame) -> Array:
+    """Decode an image to (height, width, channels) uint8."""
+    with _opened(content) as image:
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        plain = _eight_bits(upright, "L" if frame.channels == 1 else "RGB")
+        if plain.size != (frame.width, frame.height):
+            plain = plain.resize((frame.width, frame.height), Image.Resampling.BILINEAR)
+        return np.asarray(plain, dtype=np.uint8).reshape(frame.height, frame.width, frame.channels)
+
+
+def fast_decode(content: bytes, frame: Frame) -> Array:
+    """Decode an image to (height, width, channels) uint8, a JPEG file at a reduced size if possible."""
+    if content.startswith(b"\xff\xd8"):
+        try:
+            found = _by_simplejpeg(content, frame) if simplejpeg else _by_pillow(content, frame)
+            if found is not None:
+                return resize(*found, frame)
+        except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError):
+            pass  # `decode` succeeds or gives the reason
+    return decode(content, frame)
+
+
+def decode_into(out: Array, pictures: Pictures, index: Sequence[int], frame: Frame) -> None:
+    """Decode samples into the rows of an array, (len(index), height, width, channels) uint8."""
+    for row, sample in zip(out, index, strict=True):
+        try:
+            row[:] = fast_decode(pictures.bytes_of(sample), frame)
+        except BadImage as error:
+            raise InputError(
+                f"{pictures.names[sample]}: {error}; `labelsieve check DATA` lists all unusable images, "
+                "--skip-bad ignores them"
+            ) from error
+
+
+def resize(pixels: Array, height: float, width: float, frame: Frame) -> Array:
+    """Resize the first height x width of (H, W, C) pixels with anti-aliasing; like Pillow, but faster."""
+    if pixels.shape[:2] == (frame.height, frame.width):
+        return pixels
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    factors = [frame.height / height * ROUNDED_UP, frame.width / width * ROUNDED_UP]
+    scaled = interpolate(image, scale_factor=factors, mode="bilinear", antialias=True)
+    return scaled[0, :, : frame.height, : frame.width].permute(1, 2, 0).numpy()
+
+
+def reduction(height: int, width: int, frame: Frame) -> int:
+    """Return the largest of 1, 2, 4 and 8 by which an image can be reduced and still cover the frame."""
+    return next(by for by in (8, 4, 2, 1) if by == 1 or (height >= by * frame.height and width >= by * frame.width))
+
+
+@contextmanager
+def _opened(content: bytes) -> Iterator[Image.Image]:
+    """Open an encoded image; convert any exception that Pillow raises while it is open to BadImage."""
+    if not content:
+        raise BadImage("the file is empty")
+    try:
+        with _open_with_exif(content) as image:
+            yield image
+    except BadImage:
+        raise
+    except UnidentifiedImageError:
+        raise BadImage("not an image of a known format") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise BadImage("too many pixels (over 89 million)") from None
+    except Exception as error:  # the type depends on the format
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadImage(f"cannot be decoded ({reason[:120]})") from error
+
+
+def _open_with_exif(content: bytes) -> Image.Image:
+    """Open an image and read its EXIF data without Pillow's warnings about it."""
+    with WARNINGS_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        image.getexif()
+        return image
+
+
+def _eight_bits(image: Image.Image, mode: str) -> Image.Image:
+    """Convert to eight bits per channel, on white if transparent."""
+    if image.mode in ("F", "I"):
+        raise BadImage(f"the pixels are 32-bit numbers (mode {image.mode}); save it with 8 bits")
+    if image.mode in SIXTEEN_BITS:
+        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return image.convert(mode)
+
+
+def _by_simplejpeg(content: bytes, frame: Frame) -> ScaledPixels | None:
+    """Decode a JPEG file with simplejpeg; None if `decode` must do it."""
+    height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+    if colours not in ("YCbCr", "Gray") or _too_large(height, width) or _rotated(content):
+        return None
+    by = reduction(height, width, frame)
+    mode = "GRAY" if frame.channels == 1 else "RGB"
+    least = {"min_height": math.ceil(height / by), "min_width": math.ceil(width / by)}
+    return simplejpeg.decode_jpeg(content, mode, **least), height / by, width / by
+
+
+def _by_pillow(content: bytes, frame: Frame) -> ScaledPixels | None:
+    """Decode a JPEG file with Pillow's draft mode; None if `decode` must do it."""
+    mode = "L" if frame.channels == 1 else "RGB"
+    with JpegImagePlugin.JpegImageFile(io.BytesIO(content)) as image:
+        width, height = image.size
+        if image.mode not in ("L", "RGB") or _too_large(height, width) or _rotated(content):
+            return None
+        by = reduction(height, width, frame)
+        image.draft(mode, (width // by, height // by))
+        pixels = np.array(image.convert(mode))  # a copy: torch needs a writable array
+    return pixels.reshape(*pixels.shape[:2], frame.channels), height / by, width / by
+
+
+def _too_large(height: int, width: int) -> bool:
+    return height * width > (Image.MAX_IMAGE_PIXELS or 0)
+
+
+def _rotated(content: bytes) -> bool:
+    """Return whether the EXIF data of a JPEG file specifies a rotation."""
+    if not _has_exif(content):
+        return False
+    with JpegImagePlugin.JpegImageFile(io.BytesIO(content)) as image:
+        return bool(image.getexif().get(ORIENTATION, 1) != 1)
+
+
+def _has_exif(content: bytes) -> bool:
+    """Return whether a segment before the pixels can contain an orientation, without parsing it."""
+    at = 2
+    while content[at] == 0xFF and content[at + 1] != EXIF_OR_XMP:
+        if content[at + 1] == START_OF_PIXELS:
+            return False
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return True

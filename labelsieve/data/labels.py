@@ -1,4 +1,4 @@
-"""Label files: labels that are laid over a set, .npy or .csv, and which of them a person has decided on."""
+"""Read and write label files, which replace the labels of a training set: .npy or .csv."""
 
 import csv
 from collections.abc import Sequence
@@ -9,53 +9,59 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelsieve.data.arrays import Array, label_tensor, load_npy
-from labelsieve.data.table import reading_text, separator_of
+from labelsieve.data.arrays import label_tensor, load_npy
+from labelsieve.data.classes import Array, join_names
+from labelsieve.data.table import read_dict_rows
 from labelsieve.errors import InputError
-from labelsieve.files import refuse_others
-from labelsieve.text import guarded, unguarded
+from labelsieve.files import disk_error, refuse_others
+from labelsieve.text import escape_cell, unescape_cell
 
-DECIDED = {  # as people and their spreadsheets write it
+DECIDED = {  # true and false as spreadsheets write them
     **dict.fromkeys(("true", "1", "yes", "wahr", "vrai", "verdadero", "vero"), True),
     **dict.fromkeys(("", "false", "0", "no", "falsch", "faux", "falso"), False),
 }
 
 
-class Laid(NamedTuple):
-    """The labels of a file, in the order of the data."""
+class LabelOverlay(NamedTuple):
+    """The contents of a label file, in the order of the samples."""
 
-    labels: Tensor  # (n)
-    decided: Tensor | None = None  # (n) bool: a person has looked and said so
+    labels: Tensor  # (n) int64
+    decided: Tensor | None = None  # (n) bool: a person confirmed the label
 
 
-class Line(NamedTuple):
-    """A row of a .csv file; a cell that is not there is None."""
+class LabelRow(NamedTuple):
+    """A row of a .csv label file; a missing cell is None."""
 
     label: str | None
-    place: str | None  # its column `index`
+    position: str | None  # column `index`
     name: str | None
     decided: str | None
-    number: int  # of the line that it ends on
+    line: int  # that it ends on
 
 
-def read_label_file(path: Path, classes: Sequence[str], count: int, names: Sequence[str] | None = None) -> Laid:
-    """What is laid over a set: .npy of whole numbers, or .csv whose column `label` has names or numbers.
+def read_label_file(path: Path, classes: Sequence[str], count: int, names: Sequence[str] | None = None) -> LabelOverlay:
+    """Read the labels for a set.
 
-    A .csv file may have a column `decided`.
+    Args:
+        path: .npy file of class indices, or .csv file with a column `label` of class names or indices. Columns `name`
+            or `index` identify the samples; a column `decided` marks confirmed labels.
+        classes: class names of the set.
+        count: number of samples of the set.
+        names: (n) names of the samples, if they have any.
     """
     decided: Array | None = None
     if path.suffix == ".npy":
         labels = load_npy(path)
     else:
-        labels, decided = _from_lines(_lines(path), path, classes, names)
+        labels, decided = _ordered_labels(_read_rows(path), path, classes, names)
     if len(labels) != count:
-        raise InputError(f"{path} has {len(labels):,} labels but the data has {count:,} samples; give one per sample")
-    found = label_tensor(labels, len(classes), str(path))
-    return Laid(found, None if decided is None else torch.from_numpy(decided))
+        raise InputError(f"{path} has {len(labels):,} labels but the data has {count:,} samples; one each is needed")
+    indices = label_tensor(labels, len(classes), str(path))
+    return LabelOverlay(indices, None if decided is None else torch.from_numpy(decided))
 
 
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
-    """A label file that read_label_file reads back: .npy as numbers, anything else as .csv with names."""
+    """Write a label file: .npy with class indices, otherwise .csv with class names."""
     refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
     try:
         if path.suffix == ".npy":
@@ -65,111 +71,94 @@ def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequ
             writer = csv.writer(file)
             writer.writerow(["index", "label"] if names is None else ["index", "name", "label"])
             for index, label in enumerate(labels.tolist()):
-                writer.writerow([index, *([] if names is None else [guarded(names[index])]), guarded(classes[label])])
+                name = [] if names is None else [escape_cell(names[index])]
+                writer.writerow([index, *name, escape_cell(classes[label])])
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise disk_error(path, error) from error
 
 
-def _lines(path: Path) -> list[Line]:
-    with reading_text(path), path.open(newline="", encoding="utf-8-sig") as file:
-        first = file.readline()
-        file.seek(0)
-        rows = csv.DictReader(file, delimiter=separator_of(first))
-        if "label" not in (rows.fieldnames or ()):
-            there = ", ".join(rows.fieldnames or ["nothing"])
-            raise InputError(f"{path} has no column 'label' (it has: {there}); call the one with the labels so")
-        return [
-            Line(row["label"], row.get("index"), row.get("name"), row.get("decided"), rows.line_num) for row in rows
-        ]
+def _read_rows(path: Path) -> list[LabelRow]:
+    columns, rows = read_dict_rows(path)
+    if "label" not in columns:
+        found = join_names(columns) or "none"
+        raise InputError(f"{path} has no column 'label' (columns: {found}); rename the one with the labels")
+    return [LabelRow(row["label"], row.get("index"), row.get("name"), row.get("decided"), line) for line, row in rows]
 
 
-def _from_lines(
-    found: list[Line], path: Path, classes: Sequence[str], names: Sequence[str] | None
+def _ordered_labels(
+    rows: list[LabelRow], path: Path, classes: Sequence[str], names: Sequence[str] | None
 ) -> tuple[Array, Array | None]:
-    """Class numbers (n) and decisions (n), in the order of the data."""
-    number = {name: k for k, name in reversed(list(enumerate(classes)))}
-    if any(line.label not in number for line in found):  # written so that no spreadsheet runs them
-        found = [line._replace(label=line.label and unguarded(line.label)) for line in found]
-    if any(name.isdigit() for name in classes):
-        _refuse_strangers(found, number, path)
-    numbers = np.array([_class_number(line, number, path) for line in found], dtype=np.int64)
-    order = _order(found, path) if names is None or not _named(found, names) else _by_name(found, names, path)
-    if all(line.decided is None for line in found):
-        return numbers[order], None
-    return numbers[order], np.array([_decided(line, path) for line in found], dtype=bool)[order]
+    """Return class indices (n) and the decided column (n), in the order of the samples."""
+    index = {name: k for k, name in reversed(list(enumerate(classes)))}
+    if any(row.label not in index for row in rows):  # class names may be escaped against spreadsheet formulas
+        rows = [row._replace(label=row.label and unescape_cell(row.label)) for row in rows]
+    numeric = any(name.isdigit() for name in classes)  # if class names are numbers, a number is a name
+    labels = np.array([_class_index(row, index, numeric, path) for row in rows], dtype=np.int64)
+    by_name = names is not None and _identified_by_name(rows, names)
+    order = _order_by_name(rows, names, path) if by_name and names is not None else _order_by_index(rows, path)
+    if all(row.decided is None for row in rows):
+        return labels[order], None
+    return labels[order], np.array([_parse_decided(row, path) for row in rows], dtype=bool)[order]
 
 
-def _decided(line: Line, path: Path) -> bool:
-    said = (line.decided or "").strip().lower()
-    if said not in DECIDED:
+def _class_index(row: LabelRow, index: dict[str, int], numeric: bool, path: Path) -> int:
+    if row.label in index:
+        return index[row.label]
+    if not numeric and row.label is not None and row.label.strip().lstrip("-").isdigit():
+        return int(row.label)
+    known = sorted(index, key=index.__getitem__)
+    raise InputError(f"{path}:{row.line}: {row.label!r} is not a class; classes: {join_names(known)}")
+
+
+def _parse_decided(row: LabelRow, path: Path) -> bool:
+    value = (row.decided or "").strip().lower()
+    if value not in DECIDED:
         raise InputError(
-            f"{path}:{line.number}: the column 'decided' holds {line.decided!r}; write true or false, or rename it"
+            f"{path}:{row.line}: column 'decided' contains {row.decided!r}; use true or false, or rename the column"
         )
-    return DECIDED[said]
+    return DECIDED[value]
 
 
-def _named(found: Sequence[Line], names: Sequence[str]) -> bool:
-    """Whether the lines are told apart by the samples' names; where these repeat, the column `index` says more."""
-    if any(line.name is None for line in found):
+def _identified_by_name(rows: Sequence[LabelRow], names: Sequence[str]) -> bool:
+    """Return whether the names identify the samples; if names repeat, the index is used."""
+    if any(row.name is None for row in rows):
         return False
-    return len(set(names)) == len(names) or any(line.place is None for line in found)
+    return len(set(names)) == len(names) or any(row.position is None for row in rows)
 
 
-def _by_name(found: Sequence[Line], names: Sequence[str], path: Path) -> Array:
-    """The line of each sample, by its name."""
-    known, listed = set(names), [str(line.name) for line in found]
-    ours = [name if name in known else unguarded(name) for name in listed]
-    _refuse_twice([(name, line) for name, line in zip(ours, found, strict=True) if name in known], path)
-    place = {name: line for line, name in enumerate(ours)}
-    missing = [name for name in names if name not in place]
+def _order_by_name(rows: Sequence[LabelRow], names: Sequence[str], path: Path) -> Array:
+    """Return the row of each sample."""
+    known = set(names)
+    found = [str(row.name) if row.name in known else unescape_cell(str(row.name)) for row in rows]
+    _check_repeated([(name, row) for name, row in zip(found, rows, strict=True) if name in known], path)
+    position = {name: row for row, name in enumerate(found)}
+    missing = [name for name in names if name not in position]
     if missing:
         raise InputError(
-            f"{path} has no label for {missing[0]} ({len(missing):,} such samples); was it made for other data?"
+            f"{path} has no label for {missing[0]} ({len(missing):,} samples without label); is it for other data?"
         )
-    return np.array([place[name] for name in names], dtype=np.int64)
+    return np.array([position[name] for name in names], dtype=np.int64)
 
 
-def _refuse_strangers(found: Sequence[Line], number: dict[str, int], path: Path) -> None:
-    """Where classes are named by numbers, a number is a name."""
-    for line in found:
-        if line.label not in number:
-            known = ", ".join(list(number)[::-1][:12])
-            raise InputError(f"{path}:{line.number}: {line.label!r} is no class; there are: {known}")
-
-
-def _refuse_twice(named: Sequence[tuple[str, Line]], path: Path) -> None:
-    """A sample with two lines: nobody knows which of them is meant."""
-    first: dict[str, Line] = {}
-    for name, line in named:
-        other = first.setdefault(name, line)
-        if other is not line:
-            same = line.label == other.label
-            what = (
-                f", the same in line {other.number}"
-                if same
-                else f": as {line.label}, in line {other.number} as {other.label}"
-            )
-            raise InputError(f"{path}:{line.number}: {name} is there twice{what}; keep one of these lines")
-
-
-def _order(found: Sequence[Line], path: Path) -> Array:
-    """The line of each sample, by the column `index` where there is one."""
-    if all(line.place is None for line in found):
-        return np.arange(len(found))
+def _order_by_index(rows: Sequence[LabelRow], path: Path) -> Array:
+    """Return the row of each sample, by the column `index` if it exists."""
+    if all(row.position is None for row in rows):
+        return np.arange(len(rows))
     try:
-        places = np.array([int(line.place or "") for line in found], dtype=np.int64)
-    except ValueError as error:
-        raise InputError(f"{path}: the column 'index' must hold whole numbers; leave it out or mend it") from error
-    _refuse_twice([(f"sample {place}", line) for place, line in zip(places.tolist(), found, strict=True)], path)
+        places = np.array([int(row.position or "") for row in rows], dtype=np.int64)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{path}: column 'index' must contain integers; correct or remove it") from error
+    _check_repeated([(f"sample {place}", row) for place, row in zip(places.tolist(), rows, strict=True)], path)
     if not np.array_equal(np.sort(places), np.arange(len(places))):
-        raise InputError(f"{path}: the column 'index' must name 0 to {len(places) - 1}, each once; mend or remove it")
+        raise InputError(f"{path}: column 'index' must contain 0 to {len(places) - 1}, each once; correct or remove it")
     return np.argsort(places)
 
 
-def _class_number(line: Line, number: dict[str, int], path: Path) -> int:
-    if line.label in number:
-        return number[line.label]
-    if line.label is not None and line.label.strip().lstrip("-").isdigit():
-        return int(line.label)
-    known = ", ".join(sorted(number, key=number.__getitem__)[:12])
-    raise InputError(f"{path}:{line.number}: {line.label!r} is no class; there are: {known}")
+def _check_repeated(rows: Sequence[tuple[str, LabelRow]], path: Path) -> None:
+    """Raise if two rows are for one sample."""
+    first: dict[str, LabelRow] = {}
+    for name, row in rows:
+        other = first.setdefault(name, row)
+        if other is not row:
+            both = f"{row.label!r} here, {other.label!r} in line {other.line}"
+            raise InputError(f"{path}:{row.line}: second row for {name} ({both}); remove one")

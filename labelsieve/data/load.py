@@ -1,426 +1,216 @@
-"""source: whatever a person names as data is found, read and brought into one shape."""
+"""Load data from any source: find out what it is, list its samples, and decode each image once.
+
+    load_data(source)            the sets of a source, ready for training
+    └── find(source)             its listing: names, labels and splits; no image is decoded
+        └── read_folder, ...     the reader of its format
+
+To add a format or dataset, write a module with two functions and add a line to `FILE_FORMATS` or `FOLDER_FORMATS`:
+
+    def is_mine(path: Path) -> bool: ...       whether a path looks like it; cheap, and never raises
+    def read_mine(path: Path) -> Listing: ...  list its samples; raise InputError if files are missing or damaged
+
+A reader of images returns `Pictures`, whose images are decoded here. A reader of arrays returns `Labelled`, a reader of
+numbers `Features`. To let users pass a name instead of a path, add the name to `published.PUBLISHED`.
+"""
 
 import difflib
 import hashlib
 import unicodedata
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from labelsieve.data.arrays import labelled, npz_keys, read_npz, read_npz_features
+from labelsieve.data.arrays import is_npz, read_npz
 from labelsieve.data.cache import open_cache
-from labelsieve.data.columns import Features
-from labelsieve.data.folder import entries
-from labelsieve.data.images import Array, Bad, BadImage, Chosen, Files, Frame, Pictures, Reader, frame_of, written
-from labelsieve.data.parquet import is_saved_dataset
-from labelsieve.data.published import PUBLISHED, where
-from labelsieve.data.sets import Labelled, Streamed, usual_workers
+from labelsieve.data.cifar import is_cifar, read_cifar
+from labelsieve.data.classes import Array
+from labelsieve.data.folder import IMAGE_FOLDER, read_folder, visible_entries
+from labelsieve.data.images import (
+    BadImage,
+    FileReader,
+    Frame,
+    Pictures,
+    Reader,
+    SubsetReader,
+    Unusable,
+    common_frame,
+    file_stamp,
+)
+from labelsieve.data.parquet import CellReader, is_parquet, is_saved_dataset, read_parquet, read_saved_dataset
+from labelsieve.data.published import (
+    FASHION_DIGEST,
+    PUBLISHED,
+    TINY_IMAGENET,
+    is_animal10n,
+    is_animal10n_binary,
+    is_clothing1m,
+    is_tiny_imagenet,
+    locate_published,
+    read_animal10n,
+    read_animal10n_binary,
+    read_clothing1m,
+    read_fashion,
+    read_tiny_imagenet,
+    subsampled,
+)
+from labelsieve.data.sets import Features, Labelled, Listing, Sets, Streamed, Trainable, Undecoded, default_workers
+from labelsieve.data.table import is_table, read_table
 from labelsieve.errors import InputError
 from labelsieve.runtime import generator
 
-TINY, FOLDER = "Tiny-ImageNet", "a folder of images"
-TEXT_TABLES, PARQUET_TABLES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
-KINDS = "a folder of images, a .csv, .tsv, .parquet or .npz file, CIFAR as published"
-LARGEST_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
-CLOSE = 0.7  # of 1, how alike a misspelt name must be to one that is there
-Trainable = Labelled | Streamed
-Undecoded = Labelled | Pictures | Features
-Tell = Callable[[int, int], None]
+SUPPORTED = f"{IMAGE_FOLDER}, a .csv, .tsv, .parquet or .npz file, CIFAR as published"
+MAX_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
+SIMILAR = 0.7  # of 1: minimum similarity of a path to suggest it for a misspelt one
+
+
+class Format(NamedTuple):
+    """A data format: functions to recognise and to list it."""
+
+    matches: Callable[[Path], bool]
+    read: Callable[..., Listing]
+    columns: bool = False  # whether `read` has the arguments `label` and `image`
+
+
+DATASETS: dict[str, Callable[[], Listing]] = {"fashion": read_fashion}  # embedded in the package
+FILE_FORMATS = (
+    Format(is_npz, read_npz),
+    Format(is_table, read_table, columns=True),
+    Format(is_parquet, read_parquet, columns=True),
+    Format(is_cifar, read_cifar),
+)
+FOLDER_FORMATS = (  # the first that matches is used
+    Format(is_cifar, read_cifar),
+    Format(is_tiny_imagenet, read_tiny_imagenet),
+    Format(is_clothing1m, read_clothing1m),
+    Format(is_animal10n_binary, read_animal10n_binary),
+    Format(is_animal10n, read_animal10n),
+    Format(is_saved_dataset, read_saved_dataset, columns=True),
+    Format(is_parquet, read_parquet, columns=True),
+    Format(lambda path: True, read_folder),
+)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How data is read; what is None is found out."""
+class ReadOptions:
+    """Options for reading data; None means that the value is determined from the data."""
 
-    size: int | None = None  # the side that images are scaled to
-    window: int | None = None  # the side of a window that is cut out of larger training images
-    normalise: str = "image"  # or imagenet
-    frame: Frame | None = None  # the very frame, for a network that is trained already
-    label: str | None = None  # column of a table
-    image: str | None = None  # likewise
-    skip_bad: bool = False  # leave out what cannot be used
-    stream: bool = False  # read images from disk while training, even if they fit into memory
+    size: int | None = None  # side that images are resized to
+    window: int | None = None  # side of the windows that are cut out of larger training images
+    normalise: str = "image"  # or "imagenet"
+    frame: Frame | None = None  # exact frame, for a trained network
+    label: str | None = None  # label column of a table
+    image: str | None = None  # image column of a table
+    skip_bad: bool = False  # ignore unusable files and rows
+    stream: bool = False  # read images from disk during training, even if they fit into memory
     cache: str | None = None  # folder for decoded images, when streaming
     workers: int | None = None  # threads that decode, when streaming
 
 
-class Found(NamedTuple):
-    """Data that is listed but not decoded."""
-
-    kind: str  # in words
-    train: Undecoded
-    test: Undecoded | None = None
-    valid: Undecoded | None = None
-    bad: Sequence[Bad] = ()
-
-    frame: Frame | None = None  # that its images have
-
-    def splits(self) -> dict[str, Undecoded]:
-        named = {"train": self.train, "test": self.test, "valid": self.valid}
-        return {name: split for name, split in named.items() if split is not None}
-
-
-class Sets(NamedTuple):
-    """Data that can be trained on."""
-
-    train: Trainable
-    test: Trainable | None = None
-    valid: Trainable | None = None  # with labels that are known to be right
-
-
 def load_data(
     source: str,
-    reading: Reading | None = None,
-    tell: Tell = lambda done, total: None,
-    left_out: Callable[[Sequence[Bad]], None] = lambda bad: None,
+    options: ReadOptions | None = None,
+    on_unusable: Callable[[Sequence[Unusable]], None] = lambda unusable: None,
 ) -> Sets:
-    """The sets of whatever `source` names, decoded.
+    """Load a dataset; each image is decoded once.
 
-    `tell`: how many images of how many are decoded. `left_out`: what was skipped because it is bad.
+    Args:
+        source: file, folder, or name of an embedded or published dataset.
+        options: how to read it.
+        on_unusable: called with the files and rows that `skip_bad` ignored.
+
+    Raises:
+        InputError: if the source is not a dataset, or a file or row cannot be used and `skip_bad` is not set.
     """
-    reading = reading or Reading()
-    found = find(source, reading)
-    frame = frame_for(found, reading)
-    total = sum(len(split) for split in found.splits().values() if isinstance(split, Pictures))
-    done = 0
-
-    def one_more() -> None:
-        nonlocal done
-        done += 1
-        tell(done, total)
-
-    bad = list(found.bad)
+    options = options or ReadOptions()
+    listing = find(source, options)
+    frame = frame_for(listing, options)
+    stream = options.stream or _too_large(listing, frame)
+    _check_options(source, listing, options, stream)
+    unusable = list(listing.unusable)
     sets: dict[str, Trainable] = {}
-    stream = reading.stream or too_large(found, frame)
-    refuse_misfits(source, found, reading, stream)
-    for name, split in found.splits().items():
-        wanted = widened(frame, reading.window) if name == "train" and reading.window else frame
-        whole: Trainable
-        if stream and isinstance(split, Pictures):
-            whole, unusable = from_disk(split, wanted, reading, one_more)
-        else:
-            whole, unusable = in_memory(split, wanted, one_more)
-        sets[name] = replace(whole, normalise=reading.normalise)
-        bad += unusable
-    if bad and not reading.skip_bad:
+    for name, split in listing.splits().items():
+        target = _window_frame(frame, options.window) if name == "train" and options.window else frame
+        whole, bad = _load_split(split, target, options, stream)
+        if _is_subsampled(listing, options) and isinstance(whole, Labelled):
+            whole = replace(whole, images=subsampled(whole.images).contiguous())
+        sets[name] = replace(whole, normalise=options.normalise)
+        unusable += bad
+    if unusable and not options.skip_bad:
         raise InputError(
-            f"{len(bad):,} of the samples in {source} cannot be used, the first is {bad[0].name}: {bad[0].reason}; "
-            "labelsieve check lists them all, --skip-bad trains without them"
+            f"{len(unusable):,} samples of {source} cannot be used, first: {unusable[0].name}: {unusable[0].reason}; "
+            "labelsieve check lists all of them, --skip-bad trains without them"
         )
-    left_out(bad)
-    return subsampled_sets(Sets(**sets), found, reading)
+    on_unusable(unusable)
+    return Sets(**sets)
 
 
-def refuse_misfits(source: str, found: Found, reading: Reading, stream: bool) -> None:
-    """Options that this data has no use for are said, not passed over."""
-    if reading.cache is not None and not stream:
-        raise InputError(f"--cache keeps streamed images, and {source} fits into memory: say --stream, or leave it out")
-    if reading.size is not None and not isinstance(found.train, Pictures) and reading.size not in found.train.shape:
-        raise InputError(f"{source} holds arrays, which --size does not scale; leave it out")
-    if stream and halves(found, reading):
-        raise InputError("Tiny-ImageNet at 32 pixels is halved in memory: leave out --stream")
+def find(source: str, options: ReadOptions) -> Listing:
+    """List the samples of a source without decoding any image."""
+    if source in DATASETS:
+        return DATASETS[source]()
+    path = _locate(source)
+    for known in FOLDER_FORMATS if path.is_dir() else FILE_FORMATS if path.is_file() else ():
+        if known.matches(path):
+            return known.read(path, **({"label": options.label, "image": options.image} if known.columns else {}))
+    raise InputError(_not_found(source, path))
 
 
-def widened(frame: Frame | None, window: int) -> Frame | None:
-    """The frame that windows of the real one are cut out of: 256 for windows of 224."""
-    side = round(window * 8 / 7)
-    return None if frame is None else replace(frame, height=side, width=side)
+def frame_for(listing: Listing, options: ReadOptions) -> Frame | None:
+    """Return the frame of all images, determined from the training set; None if nothing is to be decoded."""
+    if _is_subsampled(listing, options):
+        return listing.frame
+    if options.frame is not None or not isinstance(listing.train, Pictures):
+        return options.frame
+    if listing.frame is not None and options.size is None:
+        return listing.frame
+    frame = common_frame(listing.train, options.size)
+    return frame if listing.frame is None else replace(frame, channels=listing.frame.channels)
 
 
-def halves(found: Found, reading: Reading) -> bool:
-    """Whether this is Tiny-ImageNet at half its size."""
-    side = reading.frame.height if reading.frame else reading.size
-    return found.kind == TINY and side == 32
-
-
-def subsampled_sets(sets: Sets, found: Found, reading: Reading) -> Sets:
-    """Tiny-ImageNet at 32 pixels is every second pixel, as the paper's harness makes it."""
-    if not halves(found, reading):
-        return sets
-    from labelsieve.data.published import subsampled
-
-    def halved(each: Trainable) -> Trainable:
-        return replace(each, images=subsampled(each.images).contiguous()) if isinstance(each, Labelled) else each
-
-    return Sets(halved(sets.train), sets.test and halved(sets.test))
-
-
-def frame_for(found: Found, reading: Reading) -> Frame | None:
-    """What the images are brought to; the test set's to the same as the training set's."""
-    if halves(found, reading):
-        return found.frame
-    if reading.frame is not None or not isinstance(found.train, Pictures):
-        return reading.frame
-    if found.frame is not None and reading.size is None:
-        return found.frame
-    frame = frame_of(found.train, reading.size)
-    return frame if found.frame is None else replace(frame, channels=found.frame.channels)
-
-
-def in_memory(
-    split: Undecoded, frame: Frame | None, one_more: Callable[[], None] = lambda: None
-) -> tuple[Labelled, list[Bad]]:
-    """A split decoded, and what of it cannot be."""
+def decode_all(split: Undecoded, frame: Frame | None) -> tuple[Labelled, list[Unusable]]:
+    """Decode a split into memory; return it without the samples that cannot be decoded, and those."""
     if isinstance(split, Labelled):
         return split, []
     if isinstance(split, Features):
-        rows = Labelled(split.values, split.labels, split.classes, split.clean, split.names)
-        return replace(rows, columns=split.columns), []
+        features = Labelled(split.values, split.labels, split.classes, split.clean, split.names)
+        return replace(features, columns=split.columns), []
     assert frame is not None
     images = np.empty((len(split), frame.channels, frame.height, frame.width), dtype=np.uint8)
 
     def keep(index: int, pixels: Array) -> None:
         images[index] = pixels.transpose(2, 0, 1)
 
-    bad = decoded(split, frame, keep, one_more)
+    bad = _decode_each(split, frame, keep)
     whole = Labelled(torch.from_numpy(images), split.labels, split.classes, split.clean, split.names)
-    return (whole.at(all_but(bad, len(split))) if bad else whole), list(bad.values())
-
-
-def from_disk(
-    split: Pictures, frame: Frame | None, reading: Reading, one_more: Callable[[], None]
-) -> tuple[Streamed, list[Bad]]:
-    """A split that is decoded batch by batch; each image is tried once before, so that none fails in mid-training."""
-    assert frame is not None
-    if not isinstance(whole_reader(split.read), Files) and reading.cache is None:
-        raise InputError("images inside a table are streamed from a cache: say --cache FOLDER")
-    bad = decoded(split, frame, lambda index, pixels: None, one_more)
-    good = split.at(all_but(bad, len(split)).tolist()) if bad else split
-    workers = usual_workers() if reading.workers is None else reading.workers
-    cache = None
-    if reading.cache is not None and (not bad or reading.skip_bad):
-        cache = open_cache(Path(reading.cache), good, frame, workers)
-    streamed = Streamed(good, frame, good.labels, good.classes, good.clean, workers, cache)
-    return streamed, list(bad.values())
-
-
-def decoded(
-    split: Pictures, frame: Frame, use: Callable[[int, Array], None], one_more: Callable[[], None]
-) -> dict[int, Bad]:
-    """Decode every image once; returns those that cannot be, by position."""
-    bad: dict[int, Bad] = {}
-
-    def one(index: int) -> None:
-        try:
-            use(index, split.pixels(index, frame))
-        except BadImage as error:
-            bad[index] = Bad(split.names[index], str(error))
-        one_more()
-
-    with ThreadPoolExecutor() as pool:  # decoders release Python's lock
-        for _ in pool.map(one, range(len(split))):
-            pass
-    return dict(sorted(bad.items()))
-
-
-def whole_reader(read: Reader) -> Reader:
-    """What a reader of some samples reads from."""
-    return whole_reader(read.read) if isinstance(read, Chosen) else read
-
-
-def all_but(left_out: Container[int], count: int) -> Tensor:
-    return torch.tensor([index for index in range(count) if index not in left_out], dtype=torch.int64)
-
-
-def too_large(found: Found, frame: Frame | None) -> bool:
-    """Whether the decoded images would take more memory than they should."""
-    images = sum(len(split) for split in found.splits().values() if isinstance(split, Pictures))
-    return frame is not None and images * frame.height * frame.width * frame.channels > LARGEST_IN_MEMORY
+    return (whole.at(_all_except(bad, len(split))) if bad else whole), list(bad.values())
 
 
 def with_test_set(sets: Sets, share: float, seed: int, source: str) -> Sets:
-    """Draw a test set where one is asked for and none is there."""
+    """Draw a test set from the training set if the data has none and `share` is not 0."""
     if sets.test is not None or share == 0:
         return sets
     kept, drawn = stratified(sets.train.labels, share, seed)
     if not len(drawn) or not len(kept):
-        raise InputError(f"{source} has too few samples to draw a test set of {share:g} from")
+        raise InputError(f"{source} has too few samples for a test set of {share:g} of them")
     return sets._replace(train=sets.train.at(kept), test=sets.train.at(drawn))
 
 
-def source_fingerprint(source: str, reading: Reading) -> str | None:
-    """Return a digest that identifies the raw data of `source` without decoding an image.
-
-    It covers the name, size and modification time of every file, and what a table lists: samples, labels, classes and
-    splits. Touching a file changes it, so that an equal digest means equal data, but not the reverse.
-
-    Returns:
-        None where a file cannot be examined, or where images lie in files that only the cells of a table name.
-    """
-    digest = hashlib.sha256()
-    try:
-        for fact in source_facts(source, reading):
-            digest.update(f"{fact}\n".encode("utf-8", "surrogateescape"))
-    except (OSError, Unidentified):
-        return None
-    return digest.hexdigest()[:16]
-
-
-class Unidentified(Exception):
-    """The files that hold the images are not known before they are read."""
-
-
-def source_facts(source: str, reading: Reading) -> Iterator[str]:
-    """Yield what `source_fingerprint` covers, line by line."""
-    if source in DATASETS:
-        yield f"{source} {DIGEST}"
-        return
-    path = located(source)
-    table = path.suffix.lower() in (*TEXT_TABLES, *PARQUET_TABLES)
-    if path.is_dir():
-        yield from folder_facts(path)
-        table = holds_tables(path)
-    elif path.is_file():
-        yield f"{path.name} {written(path)}"
-    if table or not path.exists():
-        yield f"{reading.label} {reading.image}"
-        yield from listed_facts(find(source, reading))
-
-
-def holds_tables(path: Path) -> bool:
-    """Return whether a folder holds Parquet or Arrow files, which can name images anywhere."""
-    return is_saved_dataset(path) or any(path.glob("*.parquet"))
-
-
-def folder_facts(root: Path, below: str = "") -> Iterator[str]:
-    """Yield the name, size and modification time of every file below a folder, in the order of their names."""
-    for entry in sorted(entries(root, below), key=lambda entry: entry.name):
-        name = f"{below}/{entry.name}" if below else entry.name
-        if entry.is_dir(follow_symlinks=False):
-            yield name
-            yield from folder_facts(root, name)
-        else:
-            found = entry.stat()
-            link = Path(entry.path).readlink() if entry.is_symlink() else ""
-            yield f"{name}\0{link}\0{found.st_size} {found.st_mtime_ns}"
-
-
-def listed_facts(found: Found) -> Iterator[str]:
-    """Yield what a table lists, and the size and modification time of every image file that it names."""
-    yield f"{found.kind} {list(found.bad)}"
-    for name, split in found.splits().items():
-        yield f"{name} {len(split)} {split.classes}"
-        yield f"{split.labels.tolist()} {split.clean if split.clean is None else split.clean.tolist()}"
-        if not isinstance(split, Pictures):
-            continue
-        read = whole_reader(split.read)
-        if not isinstance(read, Files) and not read.complete():  # type: ignore[attr-defined]
-            raise Unidentified
-        if isinstance(read, Files):
-            yield from (f"{path}\0{written(read.root / path)}" for path in split.names)
-
-
-def located(source: str) -> Path:
-    """Return the path of a file, a folder or a published dataset."""
-    return where(source) if source in PUBLISHED and not Path(source).exists() else Path(source)
-
-
-def find(source: str, reading: Reading) -> Found:
-    """What there is, without decoding any image."""
-    if source in DATASETS:
-        return Found("embedded images", *DATASETS[source]())
-    path = located(source)
-    if path.is_dir():
-        return find_folder(path, reading)
-    if path.is_file():
-        return find_file(path, reading)
-    if path.exists():
-        raise InputError(f"{path} is neither a file nor a folder; give {KINDS}")
-    meant = alike(path)
-    if path.suffix or len(path.parts) > 1:
-        instead = f"did you mean {meant}?" if meant else f"give {KINDS}"
-        raise InputError(f"cannot read {path}: there is no such file or folder; {instead}")
-    instead = f"did you mean {meant}? Else " if meant else ""
-    raise InputError(f"no data {source!r}: {instead}give {KINDS}, or one of: {', '.join([*DATASETS, *PUBLISHED])}")
-
-
-def alike(path: Path) -> Path | None:
-    """A file or folder that is there and whose path is written nearly like this one's."""
-    if path.exists() or path == path.parent:
-        return path if path.exists() else None
-    folder = alike(path.parent)
-    if folder is None or not folder.is_dir():
-        return None
-    try:
-        names = {plain(each.name): each.name for each in sorted(folder.iterdir()) if not each.name.startswith(".")}
-    except OSError:
-        return None
-    close = difflib.get_close_matches(plain(path.name), names, n=1, cutoff=CLOSE)
-    return folder / names[close[0]] if close else None
-
-
-def plain(name: str) -> str:
-    """A name without case and diacritics."""
-    parts = unicodedata.normalize("NFD", name).casefold()
-    return "".join(character for character in parts if not unicodedata.combining(character))
-
-
-def find_file(path: Path, reading: Reading) -> Found:
-    from labelsieve.data.cifar import is_cifar, read_described
-    from labelsieve.data.parquet import read_parquet
-    from labelsieve.data.table import read_table
-
-    suffix = path.suffix.lower()
-    if suffix == ".npz":
-        if "features" in npz_keys(path):
-            return Found("arrays of numbers", *read_npz_features(path))
-        return Found("arrays", *read_npz(path))
-    if suffix in TEXT_TABLES:
-        return Found("a table", *read_table(path, label=reading.label, image=reading.image))
-    if suffix in PARQUET_TABLES:
-        return Found("a Parquet table", *read_parquet(path, label=reading.label, image=reading.image))
-    if is_cifar(path):
-        return Found(*read_described(path))
-    raise InputError(f"cannot read {path}: give {KINDS}")
-
-
-def find_folder(path: Path, reading: Reading) -> Found:
-    from labelsieve.data.cifar import is_cifar, read_described
-    from labelsieve.data.folder import read_folder
-    from labelsieve.data.parquet import read_parquet, read_saved_dataset
-    from labelsieve.data.published import TINY_FRAME as TINY_FRAME
-    from labelsieve.data.published import (
-        is_animal10n,
-        is_animal10n_binary,
-        is_clothing1m,
-        is_tiny_imagenet,
-        read_animal10n,
-        read_animal10n_binary,
-        read_clothing1m,
-        read_tiny_imagenet,
-    )
-
-    columns = {"label": reading.label, "image": reading.image}
-    if is_cifar(path):
-        return Found(*read_described(path))
-    if is_tiny_imagenet(path):
-        return Found(TINY, *read_tiny_imagenet(path), TINY_FRAME)
-    if is_clothing1m(path):
-        return Found("Clothing1M", *read_clothing1m(path))
-    if is_animal10n_binary(path):
-        return Found("ANIMAL-10N, binary", *read_animal10n_binary(path))
-    if is_animal10n(path):
-        return Found("ANIMAL-10N", *read_animal10n(path))
-    if is_saved_dataset(path):
-        return Found("a saved dataset", *read_saved_dataset(path, **columns))
-    if any(path.glob("*.parquet")):
-        return Found("Parquet shards", *read_parquet(path, **columns))
-    return Found(FOLDER, *read_folder(path))
-
-
 def stratified(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Positions to train on and to test on, both in order; of each class of two or more, at least one on both sides."""
+    """Split positions class by class; return the kept and the drawn positions, both sorted.
+
+    Of each class with two or more samples, at least one is drawn and at least one is kept.
+    """
     drawn = []
-    for number in labels.unique().tolist():
-        places = (labels == number).nonzero().squeeze(1)
+    for label in labels.unique().tolist():
+        places = (labels == label).nonzero().squeeze(1)
         count = min(max(1, round(share * len(places))), len(places) - 1)
-        order = torch.randperm(len(places), generator=generator(seed, "test", number))
+        order = torch.randperm(len(places), generator=generator(seed, "test", label))
         drawn.append(places[order[:count]])
     test = torch.cat(drawn).sort().values
     kept = torch.ones(len(labels), dtype=torch.bool)
@@ -428,39 +218,173 @@ def stratified(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]
     return kept.nonzero().squeeze(1), test
 
 
-FILE = Path(__file__).with_name("fashion_mnist.npz")
-DIGEST = "10bd6e32a3d057c3c94fa3468ad514456a4039eb4c8518e79759dce7b6f28699"
-CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+def source_fingerprint(source: str, options: ReadOptions) -> str | None:
+    """Return a digest that identifies the raw data of a source without decoding any image.
+
+    It covers name, size and modification time of every file, and for tables the samples, labels, classes and splits.
+    Equal digests mean equal data. The digest also changes when a file is only touched.
+
+    Returns:
+        None if a file cannot be examined, or if only the cells of a table tell where the images are.
+    """
+    digest = hashlib.sha256()
+    try:
+        for fact in _source_facts(source, options):
+            digest.update(f"{fact}\n".encode("utf-8", "surrogateescape"))
+    except (OSError, _UnknownFiles):
+        return None
+    return digest.hexdigest()[:16]
 
 
-def digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
-    """SHA-256 over the decoded arrays, so that another way of packing them is the same data."""
-    sha = hashlib.sha256()
-    for name in sorted(arrays):
-        sha.update(f"{name} {arrays[name].shape} {arrays[name].dtype}".encode())
-        sha.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return sha.hexdigest()
+class _UnknownFiles(Exception):
+    """The files of the images are not known before the cells of a table are read."""
 
 
-def load_fashion() -> tuple[Labelled, Labelled]:
-    """Training and test set."""
-    with np.load(FILE, allow_pickle=False) as file:
-        arrays = dict(file)
-    if digest(arrays) != DIGEST:
-        raise InputError(f"{FILE} is damaged: install labelsieve again")
-    train = labelled(arrays["train_images"], arrays["train_labels"], CLASSES)
-    return train, labelled(arrays["test_images"], arrays["test_labels"], CLASSES)
+def _source_facts(source: str, options: ReadOptions) -> Iterator[str]:
+    if source in DATASETS:
+        yield f"{source} {FASHION_DIGEST}"
+        return
+    path = _locate(source)
+    if path.is_dir():
+        yield from _folder_facts(path)
+    elif path.is_file():
+        yield f"{path.name} {file_stamp(path)}"
+    if is_table(path) or is_parquet(path) or is_saved_dataset(path) or not path.exists():
+        yield f"{options.label} {options.image}"
+        yield from _listing_facts(find(source, options))
 
 
-DATASETS: dict[str, Callable[[], tuple[Labelled, Labelled]]] = {"fashion": load_fashion}
+def _folder_facts(root: Path, below: str = "") -> Iterator[str]:
+    """Yield name, size and modification time of every file below a folder, sorted by name."""
+    for entry in sorted(visible_entries(root, below), key=lambda entry: entry.name):
+        name = f"{below}/{entry.name}" if below else entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield name
+            yield from _folder_facts(root, name)
+        else:
+            found = entry.stat()
+            link = Path(entry.path).readlink() if entry.is_symlink() else ""
+            yield f"{name}\0{link}\0{found.st_size} {found.st_mtime_ns}"
+
+
+def _listing_facts(listing: Listing) -> Iterator[str]:
+    """Yield what a table lists, with size and modification time of every image file that it names."""
+    yield f"{listing.kind} {list(listing.unusable)}"
+    for name, split in listing.splits().items():
+        yield f"{name} {len(split)} {split.classes}"
+        yield f"{split.labels.tolist()} {split.clean if split.clean is None else split.clean.tolist()}"
+        read = _base_reader(split.read) if isinstance(split, Pictures) else None
+        if isinstance(read, CellReader) and not read.load.complete():
+            raise _UnknownFiles
+        if isinstance(read, FileReader):
+            yield from (f"{path}\0{file_stamp(read.root / path)}" for path in split.names or ())
+
+
+def _locate(source: str) -> Path:
+    return locate_published(source) if source in PUBLISHED and not Path(source).exists() else Path(source)
+
+
+def _not_found(source: str, path: Path) -> str:
+    """Return the message for a source that is no data."""
+    if path.is_file():
+        return f"cannot read {path}: unknown format; pass {SUPPORTED}"
+    if path.exists():
+        return f"{path} is neither a file nor a folder; pass {SUPPORTED}"
+    similar = _similar_path(path)
+    if path.suffix or len(path.parts) > 1:
+        fix = f"did you mean {similar}?" if similar else f"pass {SUPPORTED}"
+        return f"cannot read {path}: no such file or folder; {fix}"
+    fix = f"did you mean {similar}? Otherwise " if similar else ""
+    return f"no data {source!r}: {fix}pass {SUPPORTED}, or one of: {', '.join([*DATASETS, *PUBLISHED])}"
+
+
+def _similar_path(path: Path) -> Path | None:
+    """Return an existing file or folder with a similar path."""
+    if path.exists() or path == path.parent:
+        return path if path.exists() else None
+    folder = _similar_path(path.parent)
+    if folder is None or not folder.is_dir():
+        return None
+    try:
+        names = {_fold(each.name): each.name for each in sorted(folder.iterdir()) if not each.name.startswith(".")}
+    except OSError:
+        return None
+    close = difflib.get_close_matches(_fold(path.name), names, n=1, cutoff=SIMILAR)
+    return folder / names[close[0]] if close else None
+
+
+def _fold(name: str) -> str:
+    """Remove case and diacritics."""
+    parts = unicodedata.normalize("NFD", name).casefold()
+    return "".join(character for character in parts if not unicodedata.combining(character))
+
+
+def _check_options(source: str, listing: Listing, options: ReadOptions, stream: bool) -> None:
+    """Raise for options that have no effect on this data."""
+    if options.cache is not None and not stream:
+        raise InputError(f"--cache stores streamed images, but {source} fits into memory; add --stream or omit --cache")
+    if options.size is not None and not isinstance(listing.train, Pictures) and options.size not in listing.train.shape:
+        raise InputError(f"{source} contains arrays, which --size does not resize; omit it")
+    if stream and _is_subsampled(listing, options):
+        raise InputError("Tiny-ImageNet at 32 pixels is reduced in memory; omit --stream")
+
+
+def _too_large(listing: Listing, frame: Frame | None) -> bool:
+    images = sum(len(split) for split in listing.splits().values() if isinstance(split, Pictures))
+    return frame is not None and images * frame.height * frame.width * frame.channels > MAX_IN_MEMORY
+
+
+def _window_frame(frame: Frame | None, window: int) -> Frame | None:
+    """Return the frame that training windows are cut out of: 256 for windows of 224."""
+    side = round(window * 8 / 7)
+    return None if frame is None else replace(frame, height=side, width=side)
+
+
+def _is_subsampled(listing: Listing, options: ReadOptions) -> bool:
+    """Return whether this is Tiny ImageNet at 32 pixels, which is every second pixel as in the paper."""
+    side = options.frame.height if options.frame else options.size
+    return listing.kind == TINY_IMAGENET and side == 32
+
+
+def _load_split(
+    split: Undecoded, frame: Frame | None, options: ReadOptions, stream: bool
+) -> tuple[Trainable, list[Unusable]]:
+    """Decode a split, or open it for streaming; each streamed image is decoded once now, so that none fails later."""
+    if not stream or not isinstance(split, Pictures):
+        return decode_all(split, frame)
+    assert frame is not None
+    if not isinstance(_base_reader(split.read), FileReader) and options.cache is None:
+        raise InputError("images inside a table are streamed from a cache; add --cache FOLDER")
+    bad = _decode_each(split, frame, lambda index, pixels: None)
+    good = split.at(_all_except(bad, len(split)).tolist()) if bad else split
+    workers = default_workers() if options.workers is None else options.workers
+    cache = None
+    if options.cache is not None and (not bad or options.skip_bad):
+        cache = open_cache(Path(options.cache), good, frame, workers)
+    streamed = Streamed(good, frame, good.labels, good.classes, good.clean, workers, cache)
+    return streamed, list(bad.values())
+
+
+def _decode_each(split: Pictures, frame: Frame, use: Callable[[int, Array], None]) -> dict[int, Unusable]:
+    """Decode every image once and pass it to `use`; return those that cannot be decoded, by position."""
+    bad: dict[int, Unusable] = {}
+
+    def decode_one(index: int) -> None:
+        try:
+            use(index, split.pixels(index, frame))
+        except BadImage as error:
+            bad[index] = Unusable(split.names[index], str(error))
+
+    with ThreadPoolExecutor() as pool:  # decoders release Python's lock
+        for _ in pool.map(decode_one, range(len(split))):
+            pass
+    return dict(sorted(bad.items()))
+
+
+def _base_reader(read: Reader) -> Reader:
+    """Return the reader below all subsets."""
+    return _base_reader(read.read) if isinstance(read, SubsetReader) else read
+
+
+def _all_except(positions: Container[int], count: int) -> Tensor:
+    return torch.tensor([index for index in range(count) if index not in positions], dtype=torch.int64)

@@ -1,70 +1,65 @@
-"""parquet: Parquet files, with images or their paths or numbers, and a label in each row.
+"""Read Parquet files, and datasets that Hugging Face's `save_to_disk` wrote.
 
-Rows are counted from 0. The bytes of images stay in the file until they are asked for."""
+Each row has a label, and an image, an image path or numbers. Rows are counted from 0. The bytes of images stay in the
+file until they are needed.
+"""
 
 import importlib
 import json
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from labelsieve.data.classes import shown
-from labelsieve.data.columns import SPLITS, Roles, Rows, Table, feature_tensor, roles_of, rows_of
-from labelsieve.data.images import Files, Reader, written
+from labelsieve.data.classes import Array, quote
+from labelsieve.data.columns import SPLITS, ColumnRoles, RawTable, assign_columns, feature_tensor, list_table
+from labelsieve.data.images import FileReader, Reader, file_stamp
+from labelsieve.data.sets import Listing
 from labelsieve.data.table import path_faults
 from labelsieve.errors import InputError
 
-Arrow = Any  # pyarrow may be missing, so that its types cannot be named
+Arrow = Any  # an object of pyarrow, which may not be installed
+PARQUET_SUFFIXES = (".parquet", ".pq")
+SAVE_AGAIN = "save the dataset again with save_to_disk"
 
 
-def read_parquet(path: Path, *, label: str | None = None, image: str | None = None, split: str | None = None) -> Rows:
-    """The sets of a .parquet file, or of a folder of such files with the same columns.
-
-    Files of a folder that are all named train..., test... or validation... make the splits.
-    """
-    parquet = pyarrow("parquet")
-    files = shards(path, "*.parquet")
-    with reading(path):
-        opened = [_opened(parquet, file) for file in files]
-        schemas = [file.schema_arrow for file in opened]
-    refuse_other_columns(files, schemas)
-    roles = arrow_roles(schemas[0], str(path), label, image, split)
-    pieces = [(k, group) for k, file in enumerate(opened) for group in range(file.num_row_groups)]
-    sizes = [opened[k].metadata.row_group(group).num_rows for k, group in pieces]
-    embedded = roles.image is not None and holds_bytes(schemas[0].field(roles.image).type)
-    reader = None
-    if roles.image is not None and embedded:
-        reader = Cells(RowGroups(tuple(files), roles.image, tuple(pieces)), starts_of(sizes), path_folder(path))
-    parts = []
-    for file, content, part in zip(files, opened, splits_of(files), strict=True):
-        with reading(file):
-            parts.append(Part(file, part, content.read(columns=cheap_columns(roles, embedded))))
-    return rows_of(arrow_table(path, parts, roles, reader, class_names(schemas[0], roles.label)))
-
-
-class Part(NamedTuple):
+class TableFile(NamedTuple):
     """One file of a table."""
 
-    file: Path
+    path: Path
     split: str | None
     rows: Arrow  # a table without the bytes of images
 
 
-@dataclass(frozen=True)
-class Cells:
-    """A reader of encoded images in the cells of a column, piece by piece; it keeps the last two pieces."""
+class PieceLoader(Protocol):
+    """Load the image cells of one piece of a table."""
 
-    load: Callable[[int], Arrow]  # the cells of a piece
-    starts: tuple[int, ...]  # the first row of each piece
+    def __call__(self, piece: int) -> Arrow: ...
+
+    def stamp(self, piece: int) -> str:
+        """Return a text that changes when the file of a piece is rewritten."""
+        ...
+
+    def complete(self) -> bool:
+        """Return whether every cell is known to contain an image, not the path of one."""
+        ...
+
+
+@dataclass(frozen=True)
+class CellReader:
+    """Read encoded images from the cells of a column, piece by piece; the last two pieces are kept."""
+
+    load: PieceLoader
+    starts: tuple[int, ...]  # first row of each piece
     folder: Path
     kept: dict[int, Arrow] = field(default_factory=dict, compare=False, repr=False)
     lock: Lock = field(default_factory=Lock, compare=False, repr=False)
@@ -73,17 +68,13 @@ class Cells:
         piece = bisect_right(self.starts, index) - 1
         try:
             cell = self._piece(piece)[index - self.starts[piece]].as_py()
-        except (pyarrow().ArrowException, ValueError, NotImplementedError) as error:
-            raise OSError(first_line(error)) from error
+        except (_pyarrow().ArrowException, ValueError, NotImplementedError) as error:
+            raise OSError(_first_line(error)) from error
         return cell_bytes(cell, self.folder)
 
     def stamp(self, index: int) -> str:
-        """What changes when the file of this row is written again."""
-        return str(self.load.stamp(bisect_right(self.starts, index) - 1))  # type: ignore[attr-defined]
-
-    def complete(self) -> bool:
-        """Return whether every cell is known to hold an image, not the path of one."""
-        return bool(self.load.complete())  # type: ignore[attr-defined]
+        """Return a text that changes when the file of a row is rewritten."""
+        return self.load.stamp(bisect_right(self.starts, index) - 1)
 
     def _piece(self, piece: int) -> Arrow:
         with self.lock:
@@ -94,12 +85,12 @@ class Cells:
             return self.kept[piece]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cells, (self.load, self.starts, self.folder)
+        return CellReader, (self.load, self.starts, self.folder)
 
 
 @dataclass(frozen=True)
-class RowGroups:
-    """Loads a column of a row group; it keeps the last file open."""
+class ParquetPieces:
+    """Load a column of a Parquet row group; the last file is kept open."""
 
     files: tuple[Path, ...]
     column: str
@@ -110,43 +101,131 @@ class RowGroups:
         file, group = self.groups[piece]
         if file not in self.kept:
             self.kept.clear()
-            self.kept[file] = pyarrow("parquet").ParquetFile(self.files[file])
+            self.kept[file] = _pyarrow("parquet").ParquetFile(self.files[file])
         return self.kept[file].read_row_group(group, columns=[self.column], use_threads=False).column(self.column)
 
     def stamp(self, piece: int) -> str:
-        return written(self.files[self.groups[piece][0]])
+        return file_stamp(self.files[self.groups[piece][0]])
 
     def complete(self) -> bool:
-        """Return whether the statistics of the files show that no bytes are missing."""
-        for file in self.files:
-            found = pyarrow("parquet").ParquetFile(file).metadata
-            for group in range(found.num_row_groups):
-                for chunk in map(found.row_group(group).column, range(found.num_columns)):
-                    if chunk.path_in_schema in (self.column, f"{self.column}.bytes"):
-                        known = chunk.statistics
-                        if known is None or not known.has_null_count or known.null_count:
-                            return False
-        return True
+        """Return whether the statistics in the files show that no bytes are null."""
+        return all(
+            (known := chunk.statistics) is not None and known.has_null_count and not known.null_count
+            for file in self.files
+            for chunk in _column_chunks(_pyarrow("parquet").ParquetFile(file).metadata)
+            if chunk.path_in_schema in (self.column, f"{self.column}.bytes")
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowGroups, (self.files, self.column, self.groups)
+        return ParquetPieces, (self.files, self.column, self.groups)
+
+
+@dataclass(frozen=True)
+class ArrowPieces:
+    """Load a column of an Arrow stream file, which is memory-mapped."""
+
+    files: tuple[Path, ...]
+    column: str
+
+    def __call__(self, piece: int) -> Arrow:
+        return _open_stream(self.files[piece]).column(self.column)
+
+    def stamp(self, piece: int) -> str:
+        return file_stamp(self.files[piece])
+
+    def complete(self) -> bool:
+        """Return True: images that cells name lie inside the dataset folder."""
+        return True
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether a path is a Parquet file, or a folder with Parquet files."""
+    return any(path.glob("*.parquet")) if path.is_dir() else path.suffix.lower() in PARQUET_SUFFIXES
+
+
+def read_parquet(path: Path, label: str | None = None, image: str | None = None) -> Listing:
+    """List the rows of a Parquet file, or of a folder of Parquet files with equal columns.
+
+    If all files of a folder have names that start with train, test or validation, they define the splits.
+
+    Args:
+        path: the file or folder.
+        label: name of the label column; found by the usual names if None.
+        image: name of the image column; found by its type or the usual names if None.
+    """
+    parquet = _pyarrow("parquet")
+    files = _parquet_files(path)
+    opened = []
+    for file in files:
+        with _arrow_errors(file):
+            opened.append(parquet.ParquetFile(file))
+    schemas = [file.schema_arrow for file in opened]
+    _check_equal_columns(files, schemas)
+    roles = _assign_arrow_columns(schemas[0], str(path), label, image)
+    reader, embedded = None, _has_embedded_images(schemas[0], roles)
+    if embedded and roles.image is not None:
+        groups = [(k, group) for k, file in enumerate(opened) for group in range(file.num_row_groups)]
+        sizes = [opened[k].metadata.row_group(group).num_rows for k, group in groups]
+        pieces = ParquetPieces(tuple(files), roles.image, tuple(groups))
+        reader = CellReader(pieces, _starts(sizes), _image_folder(path))
+    parts = []
+    for file, content, split in zip(files, opened, _splits_by_name(files), strict=True):
+        with _arrow_errors(file):
+            parts.append(TableFile(file, split, content.read(columns=_columns_to_read(roles, embedded))))
+    kind = "Parquet shards" if path.is_dir() else "a Parquet table"
+    return list_table(_raw_table(path, parts, roles, reader, _schema_classes(schemas[0], roles.label)), kind)
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Return whether a folder was written by `save_to_disk`."""
+    return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
+
+
+def read_saved_dataset(path: Path, label: str | None = None, image: str | None = None) -> Listing:
+    """List the rows of a folder that `save_to_disk` wrote; the folders of a dataset dict are the splits.
+
+    Args:
+        path: the folder.
+        label: name of the label column; found by the usual names if None.
+        image: name of the image column; found by its type or the usual names if None.
+    """
+    _pyarrow("ipc")
+    folders = _dataset_folders(path)
+    files = [(file, split) for split, folder in folders for file in _dataset_files(folder)]
+    paths = [file for file, _ in files]
+    tables = []
+    for file in paths:
+        with _arrow_errors(file):
+            tables.append(_open_stream(file))
+    _check_equal_columns(paths, [table.schema for table in tables])
+    schema = tables[0].schema
+    roles = _assign_arrow_columns(schema, str(path), label, image)
+    reader, embedded = None, _has_embedded_images(schema, roles)
+    if embedded and roles.image is not None:
+        starts = _starts([table.num_rows for table in tables])
+        reader = CellReader(ArrowPieces(tuple(paths), roles.image), starts, path)
+    needed = _columns_to_read(roles, embedded)
+    parts = [TableFile(file, split, table.select(needed)) for (file, split), table in zip(files, tables, strict=True)]
+    classes = _schema_classes(schema, roles.label) or _info_classes(folders[0][1], roles.label)
+    return list_table(_raw_table(path, parts, roles, reader, classes), "a saved dataset")
 
 
 def cell_bytes(cell: Any, folder: Path) -> bytes:
-    """The image of a cell: bytes, or {bytes, path} where the path counts if there are no bytes."""
+    """Return the image of a cell: bytes, or {bytes, path} where the path of a file in the folder replaces null."""
     content = cell.get("bytes") if isinstance(cell, dict) else cell
     if isinstance(content, bytes):
         return content
     path = os.path.normpath(str(cell.get("path") or "")) if isinstance(cell, dict) else ""
     if path in ("", ".") or path.startswith(".."):
-        raise OSError("the cell holds no image")
+        raise OSError("the cell contains no image")
     whole = (folder / path).resolve()
     if not whole.is_file() or not whole.is_relative_to(folder.resolve()):
-        raise OSError("the cell names no file beside the table")
+        raise OSError("the path in the cell is not a file in the folder of the table")
     return whole.read_bytes()
 
 
-def pyarrow(part: str = "") -> Any:
+def _pyarrow(part: str = "") -> Any:
+    """Import pyarrow or one of its modules."""
     try:
         return importlib.import_module(f"pyarrow.{part}" if part else "pyarrow")
     except ImportError:
@@ -154,51 +233,51 @@ def pyarrow(part: str = "") -> Any:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def _arrow_errors(path: Path) -> Iterator[None]:
+    """Convert errors of pyarrow to InputError."""
     try:
         yield
     except InputError:
         raise
-    except (pyarrow().ArrowException, OSError, ValueError, KeyError, MemoryError, NotImplementedError) as error:
-        raise InputError(f"cannot read {path}: {first_line(error)}; write the file again") from error
+    except (_pyarrow().ArrowException, OSError, ValueError, KeyError, MemoryError, NotImplementedError) as error:
+        raise InputError(f"cannot read {path}: {_first_line(error)}; write the file again") from error
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
-def _opened(parquet: Any, file: Path) -> Arrow:
-    with reading(file):
-        return parquet.ParquetFile(file)
+def _column_chunks(metadata: Arrow) -> Iterator[Arrow]:
+    for group in range(metadata.num_row_groups):
+        yield from map(metadata.row_group(group).column, range(metadata.num_columns))
 
 
-def shards(path: Path, pattern: str) -> list[Path]:
-    """The file itself, or the files of a folder in the order of their names."""
+def _parquet_files(path: Path) -> list[Path]:
+    """Return the file itself, or the Parquet files of a folder sorted by name."""
     if path.is_file():
         return [path]
-    if not path.is_dir():
-        raise InputError(f"cannot read {path}: there is no such file or folder")
-    files = sorted(file for file in path.glob(pattern) if file.is_file())
+    files = sorted(file for file in path.glob("*.parquet") if file.is_file())
     if not files:
-        raise InputError(f"{path} holds no {pattern} files itself; give the folder that does, or one file")
+        raise InputError(f"cannot read {path}: no such file, and not a folder that directly contains .parquet files")
     return files
 
 
-def path_folder(path: Path) -> Path:
+def _image_folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def splits_of(files: Sequence[Path]) -> list[str | None]:
-    """train, test or valid by the first word of each name, if there are several files and all have such a word."""
+def _splits_by_name(files: Sequence[Path]) -> list[str | None]:
+    """Return the split of each file from the first word of its name, if there are several files and all have one."""
     words = [SPLITS.get(re.split(r"[-_.]", file.stem.lower())[0]) for file in files]
     return list(words) if len(files) > 1 and "train" in words and None not in words else [None] * len(files)
 
 
-def refuse_other_columns(files: Sequence[Path], schemas: Sequence[Arrow]) -> None:
+def _check_equal_columns(files: Sequence[Path], schemas: Sequence[Arrow]) -> None:
     for file, schema in zip(files, schemas, strict=True):
         if not schema.equals(schemas[0], check_metadata=False):
             raise InputError(
-                f"{file} has other columns than {files[0]}: {_difference(schema, schemas[0])}; write all files alike"
+                f"the columns of {file} differ from {files[0]}: {_difference(schema, schemas[0])}; "
+                "all files need equal columns"
             )
 
 
@@ -210,105 +289,114 @@ def _difference(one: Arrow, other: Arrow) -> str:
     )
 
 
-def arrow_roles(schema: Arrow, source: str, label: str | None, image: str | None, split: str | None) -> Roles:
-    """Which column is what; columns that cannot be used as that are refused."""
+def _assign_arrow_columns(schema: Arrow, source: str, label: str | None, image: str | None) -> ColumnRoles:
+    """Return the roles of the columns; raise if the type of a column does not fit its role."""
     if image is None:
+        counts = Counter(schema.names)
         image = next(
             (
                 name
                 for name in schema.names
-                if schema.names.count(name) == 1 and name != label and holds_bytes(schema.field(name).type)
+                if name != label and counts[name] == 1 and _is_bytes(schema.field(name).type)
             ),
             None,
         )
-    roles = roles_of(schema.names, source, label, image, split)
-    types = pyarrow("types")
-    for name in (roles.label, roles.clean):
-        if name is not None and not _is_label(schema.field(name).type):
-            raise InputError(
-                f"{source}: column {shown(name)} holds {schema.field(name).type}, which is no label; "
-                "labels are whole numbers or words"
-            )
+    roles = assign_columns(schema.names, source, label, image)
+    needed = [(roles.label, _is_label, "labels are integers or strings")]
+    if roles.clean is not None:
+        needed.append((roles.clean, _is_label, "labels are integers or strings"))
     if roles.image is not None:
-        kind = schema.field(roles.image).type
-        if not (holds_bytes(kind) or types.is_string(kind) or types.is_large_string(kind)):
-            raise InputError(
-                f"{source}: column {shown(roles.image)} holds {kind}; give encoded bytes, {{bytes, path}}, or paths"
-            )
-    for name in roles.numbers:
-        if not _is_numeric(schema.field(name).type):
-            raise InputError(
-                f"{source}: column {shown(name)} holds {schema.field(name).type}, which is no number; "
-                "leave it out, or give one column for each number"
-            )
+        needed.append((roles.image, _is_image, "images are encoded bytes, {bytes, path}, or paths"))
+    needed += [(name, _is_numeric, "features are numbers; remove the column") for name in roles.numbers]
+    for name, accepts, rule in needed:
+        if not accepts(schema.field(name).type):
+            raise InputError(f"{source}: column {quote(name)} has the type {schema.field(name).type}; {rule}")
     return roles
 
 
-def holds_bytes(kind: Arrow) -> bool:
-    """Whether a column's cells are encoded images."""
-    types = pyarrow("types")
+def _has_embedded_images(schema: Arrow, roles: ColumnRoles) -> bool:
+    return roles.image is not None and _is_bytes(schema.field(roles.image).type)
+
+
+def _is_bytes(kind: Arrow) -> bool:
+    """Return whether the cells of a column type are encoded images."""
+    types = _pyarrow("types")
     if types.is_struct(kind):
-        return any(kind.field(k).name == "bytes" and holds_bytes(kind.field(k).type) for k in range(kind.num_fields))
+        return any(kind.field(k).name == "bytes" and _is_bytes(kind.field(k).type) for k in range(kind.num_fields))
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 
+def _is_text(kind: Arrow) -> bool:
+    types = _pyarrow("types")
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _is_image(kind: Arrow) -> bool:
+    return _is_bytes(kind) or _is_text(kind)
+
+
 def _is_label(kind: Arrow) -> bool:
-    types = pyarrow("types")
-    if types.is_dictionary(kind):
+    if _pyarrow("types").is_dictionary(kind):
         return _is_label(kind.value_type)
-    return bool(types.is_string(kind) or types.is_large_string(kind) or _is_numeric(kind))
+    return _is_text(kind) or _is_numeric(kind)
 
 
 def _is_numeric(kind: Arrow) -> bool:
-    types = pyarrow("types")
+    types = _pyarrow("types")
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 
 
-def cheap_columns(roles: Roles, embedded: bool) -> list[str]:
-    """What is read at once: all but the bytes of images."""
+def _columns_to_read(roles: ColumnRoles, embedded: bool) -> list[str]:
+    """Return the columns that are read at once: all that are used, except the bytes of images."""
     named = (roles.label, roles.split, roles.clean, None if embedded else roles.image, *roles.numbers)
     return list(dict.fromkeys(name for name in named if name is not None))
 
 
-def class_names(schema: Arrow, label: str) -> tuple[str, ...] | None:
-    """The names of the classes where the schema gives them, as Hugging Face's ClassLabel does."""
+def _schema_classes(schema: Arrow, label: str) -> tuple[str, ...] | None:
+    """Return the class names in the schema, as written for Hugging Face's ClassLabel."""
     try:
-        return names_in(json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label])
+        return _feature_classes(json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label])
     except (KeyError, ValueError, TypeError):
         return None
 
 
-def names_in(feature: Any) -> tuple[str, ...] | None:
+def _info_classes(folder: Path, label: str) -> tuple[str, ...] | None:
+    """Return the class names in the dataset_info.json of a saved dataset."""
+    if not (folder / "dataset_info.json").is_file():
+        return None
+    features = _read_json(folder / "dataset_info.json").get("features")
+    return _feature_classes(features.get(label)) if isinstance(features, dict) else None
+
+
+def _feature_classes(feature: Any) -> tuple[str, ...] | None:
     names = feature.get("names") if isinstance(feature, dict) else None
     if not isinstance(names, list) or len(set(map(str, names))) < max(2, len(names)):
         return None
     return tuple(map(str, names))
 
 
-def starts_of(sizes: Sequence[int]) -> tuple[int, ...]:
+def _starts(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(accumulate(sizes[:-1], initial=0))
 
 
-def arrow_table(
-    path: Path, parts: Sequence[Part], roles: Roles, reader: Reader | None, classes: tuple[str, ...] | None
-) -> Table:
-    """Files with the same columns as one table."""
-    rows = [f"{part.file.name}:{row}" for part in parts for row in range(part.rows.num_rows)]
-    if not rows:
-        raise InputError(f"{path} has no rows; at least one per class is needed")
-    labels = _values(parts, roles.label)
-    clean = None if roles.clean is None else _values(parts, roles.clean)
-    whole_numbers = all(label is None or type(label) is int for label in (*labels, *(clean or ())))
+def _raw_table(
+    path: Path, parts: Sequence[TableFile], roles: ColumnRoles, reader: Reader | None, classes: tuple[str, ...] | None
+) -> RawTable:
+    """Join files with equal columns."""
+    rows = [f"{part.path.name}:{row}" for part in parts for row in range(part.rows.num_rows)]
+    labels = _column_values(parts, roles.label)
+    clean = None if roles.clean is None else _column_values(parts, roles.clean)
+    integers = all(label is None or type(label) is int for label in (*labels, *(clean or ())))
     faults: dict[int, str] = {}
     names: Sequence[str] = rows
     if roles.image is None:
-        inputs: Any = feature_tensor(_numbers(parts, roles), roles.numbers, faults)
+        inputs: Any = feature_tensor(_feature_values(parts, roles), roles.numbers, faults)
     elif reader is not None:
         inputs = reader
     else:
-        names = [(name or "").strip() for name in _values(parts, roles.image)]
-        inputs, faults = Files(path_folder(path), names), path_faults(path_folder(path), names, labels, rows)
-    return Table(
+        names = [(name or "").strip() for name in _column_values(parts, roles.image)]
+        inputs, faults = FileReader(_image_folder(path), names), path_faults(_image_folder(path), names, labels, rows)
+    return RawTable(
         str(path),
         rows,
         names,
@@ -316,142 +404,85 @@ def arrow_table(
         roles.numbers,
         labels,
         faults,
-        splits=_splits(parts, roles),
+        splits=_split_values(parts, roles),
         clean=clean,
-        classes=classes if whole_numbers else None,
+        classes=classes if integers else None,
     )
 
 
-def _splits(parts: Sequence[Part], roles: Roles) -> list[Any] | None:
+def _split_values(parts: Sequence[TableFile], roles: ColumnRoles) -> list[Any] | None:
     if roles.split is not None:
-        return _values(parts, roles.split)
+        return _column_values(parts, roles.split)
     if parts[0].split is None:
         return None
     return [part.split for part in parts for _ in range(part.rows.num_rows)]
 
 
-def _values(parts: Sequence[Part], column: str) -> list[Any]:
+def _column_values(parts: Sequence[TableFile], column: str) -> list[Any]:
     values: list[Any] = []
     for part in parts:
-        with reading(part.file):
+        with _arrow_errors(part.path):
             cells = part.rows.column(column)
-            if pyarrow("types").is_decimal(cells.type):
+            if _pyarrow("types").is_decimal(cells.type):
                 cells = cells.cast("float64")
             values += cells.to_pylist()
     return values
 
 
-def _numbers(parts: Sequence[Part], roles: Roles) -> np.ndarray[Any, Any]:
-    """(n, F) float32, with NaN where a cell is empty."""
+def _feature_values(parts: Sequence[TableFile], roles: ColumnRoles) -> Array:
+    """Return (n, F) float32, with NaN for empty cells."""
     table = np.empty((sum(part.rows.num_rows for part in parts), len(roles.numbers)), dtype=np.float32)
     start = 0
     for part in parts:
         stop = start + part.rows.num_rows
-        with reading(part.file), np.errstate(over="ignore"):
-            for place, name in enumerate(roles.numbers):
-                cells = part.rows.column(name).cast("float64", safe=False)
-                table[start:stop, place] = cells.to_numpy()
+        with _arrow_errors(part.path), np.errstate(over="ignore"):
+            for column, name in enumerate(roles.numbers):
+                table[start:stop, column] = part.rows.column(name).cast("float64", safe=False).to_numpy()
         start = stop
     return table
 
 
-NEEDED = "a folder that save_to_disk wrote is needed"
+def _open_stream(file: Path) -> Arrow:
+    return _pyarrow("ipc").open_stream(_pyarrow().memory_map(str(file))).read_all()
 
 
-def is_saved_dataset(path: Path) -> bool:
-    return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
-
-
-def read_saved_dataset(
-    path: Path, *, label: str | None = None, image: str | None = None, split: str | None = None
-) -> Rows:
-    """The sets of a saved dataset; the folders of a dataset dict are its splits."""
-    pyarrow("ipc")
-    folders = _folders(path)
-    files = [(file, part) for part, folder in folders for file in _data_files(folder)]
-    paths = [file for file, _ in files]
-    tables = []
-    for file in paths:
-        with reading(file):
-            tables.append(_stream(file))
-    refuse_other_columns(paths, [table.schema for table in tables])
-    schema = tables[0].schema
-    roles = arrow_roles(schema, str(path), label, image, split)
-    embedded = roles.image is not None and holds_bytes(schema.field(roles.image).type)
-    reader = None
-    if roles.image is not None and embedded:
-        starts = starts_of([table.num_rows for table in tables])
-        reader = Cells(Streams(tuple(paths), roles.image), starts, path)
-    cheap = cheap_columns(roles, embedded)
-    parts = [Part(file, part, table.select(cheap)) for (file, part), table in zip(files, tables, strict=True)]
-    classes = class_names(schema, roles.label) or _names_beside(folders[0][1], roles.label)
-    return rows_of(arrow_table(path, parts, roles, reader, classes))
-
-
-@dataclass(frozen=True)
-class Streams:
-    """Loads a column of a file; the file is mapped into memory, not read."""
-
-    files: tuple[Path, ...]
-    column: str
-
-    def __call__(self, piece: int) -> Arrow:
-        return _stream(self.files[piece]).column(self.column)
-
-    def stamp(self, piece: int) -> str:
-        return written(self.files[piece])
-
-
-def _stream(file: Path) -> Arrow:
-    return pyarrow("ipc").open_stream(pyarrow().memory_map(str(file))).read_all()
-
-
-def _folders(path: Path) -> Sequence[tuple[str | None, Path]]:
-    """The split and folder of each dataset."""
+def _dataset_folders(path: Path) -> Sequence[tuple[str | None, Path]]:
+    """Return split and folder of each dataset below a saved dataset or dataset dict."""
     if not (path / "dataset_dict.json").is_file():
         return [(None, path)]
-    names = _json(path / "dataset_dict.json").get("splits")
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{path / 'dataset_dict.json'} names no splits; {NEEDED}")
+    names = _read_json(path / "dataset_dict.json").get("splits")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{path / 'dataset_dict.json'} has no list of splits; {SAVE_AGAIN}")
     for name in names:
         if Path(name).name != name or not (path / name).is_dir():
-            raise InputError(f"{path} has no folder {name!r}, which its dataset_dict.json names; save it again")
+            raise InputError(f"{path} has no folder {name!r}, which its dataset_dict.json lists; {SAVE_AGAIN}")
     known = [(SPLITS[name.lower()], path / name) for name in names if name.lower() in SPLITS]
-    if not any(part == "train" for part, _ in known):
-        raise InputError(f"{path} has no split train (it has: {', '.join(names)}); give the folder of one split")
+    if not any(split == "train" for split, _ in known):
+        raise InputError(f"{path} has no split train (splits: {', '.join(names)}); pass the folder of one split")
     return known
 
 
-def _data_files(folder: Path) -> list[Path]:
-    state = _json(folder / "state.json")
+def _dataset_files(folder: Path) -> list[Path]:
+    state = _read_json(folder / "state.json")
     if state.get("_indices_data_files"):
-        raise InputError(f"{folder} keeps its rows in another order; call flatten_indices() and save it again")
-    listed = state.get("_data_files")
-    if not isinstance(listed, list) or not listed:
-        raise InputError(f"{folder / 'state.json'} names no data files; {NEEDED}")
-    return [_data_file(folder, entry.get("filename") if isinstance(entry, dict) else entry) for entry in listed]
+        raise InputError(f"{folder} stores its rows in another order; call flatten_indices() and save it again")
+    entries = state.get("_data_files")
+    if not isinstance(entries, list) or not entries:
+        raise InputError(f"{folder / 'state.json'} has no list of data files; {SAVE_AGAIN}")
+    names: list[Any] = [entry.get("filename") if isinstance(entry, dict) else entry for entry in entries]
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+            raise InputError(f"{folder} has no file {name!r}, which its state.json lists; {SAVE_AGAIN}")
+    return [folder / name for name in names]
 
 
-def _data_file(folder: Path, name: Any) -> Path:
-    if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
-        raise InputError(f"{folder} has no file {name!r}, which its state.json names; save it again")
-    return folder / name
-
-
-def _names_beside(folder: Path, label: str) -> tuple[str, ...] | None:
-    if not (folder / "dataset_info.json").is_file():
-        return None
-    features = _json(folder / "dataset_info.json").get("features")
-    return names_in(features.get(label)) if isinstance(features, dict) else None
-
-
-def _json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror or error}; {NEEDED}") from error
+        raise InputError(f"cannot read {file}: {error.strerror or error}; {SAVE_AGAIN}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{file} is no JSON ({error}); save the dataset again") from error
+        raise InputError(f"{file} is not valid JSON ({error}); {SAVE_AGAIN}") from error
     if not isinstance(content, dict):
-        raise InputError(f"{file} is no JSON object; {NEEDED}")
+        raise InputError(f"{file} is not a JSON object; {SAVE_AGAIN}")
     return content

@@ -1,29 +1,37 @@
-"""published: datasets that the field knows by name, found where a person keeps them."""
+"""Read published datasets: the embedded Fashion-MNIST subset, Tiny ImageNet, ANIMAL-10N and Clothing1M.
 
+Each dataset has a function that recognises its folder and one that lists it; `labelsieve.data.load` registers them.
+`PUBLISHED` maps the names that users may pass to the files and folders that the authors distribute. CIFAR is in
+`labelsieve.data.cifar`.
+"""
+
+import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from labelsieve.data.arrays import label_tensor
-from labelsieve.data.folder import Listing, entries, images_below, is_there, lines_of, listed, require
-from labelsieve.data.images import Bad, Frame, Pictures
-from labelsieve.data.sets import Labelled
+from labelsieve.data.arrays import image_tensor, label_tensor
+from labelsieve.data.classes import Array
+from labelsieve.data.folder import (
+    find_images,
+    is_readable,
+    labelled_files,
+    require_paths,
+    text_lines,
+    visible_entries,
+)
+from labelsieve.data.images import Frame, Pictures, Unusable
+from labelsieve.data.sets import Labelled, Listing
 from labelsieve.errors import InputError
 
-FOLDER = "LABELSIEVE_DATA"  # environment variable: the folder that holds them
-PUBLISHED = {  # what each may be called there, as its authors pack it
-    "cifar10": (
-        "cifar-10-batches-py",
-        "cifar-10-batches-bin",
-        "cifar-10-python.tar.gz",
-        "cifar-10-binary.tar.gz",
-    ),
+DATA_VARIABLE = "LABELSIEVE_DATA"  # environment variable: folder of the published datasets
+PUBLISHED = {
+    "cifar10": ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
     "cifar100": ("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"),
     "tiny-imagenet": ("tiny-imagenet-200",),
     "animal10n": ("animal10n", "animal-10n", "ANIMAL-10N"),
@@ -31,327 +39,322 @@ PUBLISHED = {  # what each may be called there, as its authors pack it
 }
 
 
-def where(name: str) -> Path:
-    """The file or folder of a published dataset."""
-    folder = Path(os.environ.get(FOLDER, "data"))
+def locate_published(name: str) -> Path:
+    """Return the file or folder of a published dataset below $LABELSIEVE_DATA, or below `data`."""
+    folder = Path(os.environ.get(DATA_VARIABLE, "data"))
     for known in PUBLISHED[name]:
         if (folder / known).exists():
             return folder / known
     raise InputError(
-        f"no {name} in {folder}: put {PUBLISHED[name][0]} there as its authors publish it (docs/data.md), "
-        f"or name another folder in {FOLDER}"
+        f"no {name} in {folder}: put {PUBLISHED[name][0]} there as published (docs/data.md), "
+        f"or set {DATA_VARIABLE} to its folder"
     )
 
 
+# Fashion-MNIST
+
+FASHION_FILE = Path(__file__).with_name("fashion_mnist.npz")
+FASHION_DIGEST = "10bd6e32a3d057c3c94fa3468ad514456a4039eb4c8518e79759dce7b6f28699"
+FASHION_CLASSES = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+
+
+def read_fashion() -> Listing:
+    """Read the embedded subset of Fashion-MNIST."""
+    with np.load(FASHION_FILE, allow_pickle=False) as file:
+        arrays = dict(file)
+    if array_digest(arrays) != FASHION_DIGEST:
+        raise InputError(f"{FASHION_FILE} is damaged: install labelsieve again")
+    train, test = (
+        Labelled(
+            image_tensor(arrays[f"{split}_images"], split),
+            label_tensor(arrays[f"{split}_labels"], len(FASHION_CLASSES), split),
+            FASHION_CLASSES,
+        )
+        for split in ("train", "test")
+    )
+    return Listing(train, test, kind="embedded images")
+
+
+def array_digest(arrays: Mapping[str, Array]) -> str:
+    """Return the SHA-256 digest of decoded arrays, which does not depend on the compression."""
+    sha = hashlib.sha256()
+    for name in sorted(arrays):
+        sha.update(f"{name} {arrays[name].shape} {arrays[name].dtype}".encode())
+        sha.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return sha.hexdigest()
+
+
+# Tiny ImageNet
+
+TINY_IMAGENET = "Tiny-ImageNet"
 TINY_FRAME = Frame(64, 64, 3)
-TINY_TITLE = "Tiny ImageNet"
 TINY_LAYOUT = "wnids.txt, words.txt, train/<wnid>/images, val/images and val/val_annotations.txt"
 ANNOTATIONS = "val/val_annotations.txt"
 WNID = re.compile(r"n\d{8}", re.ASCII)
 
 
 def is_tiny_imagenet(root: Path) -> bool:
-    """Whether a folder looks like it; reading says what is missing."""
-    return is_there(root / "wnids.txt") and is_there(root / "train")
+    """Return whether a folder looks like Tiny ImageNet; files may be missing."""
+    return is_readable(root / "wnids.txt") and is_readable(root / "train")
 
 
 def read_tiny_imagenet(root: Path) -> Listing:
-    """Training set, and the validation set as test set; the classes are the sorted wnids."""
-    require(root, TINY_TITLE, ("wnids.txt", "train", "val/images", ANNOTATIONS), TINY_LAYOUT)
-    wnids = _wnids(root / "wnids.txt")
-    require(root, TINY_TITLE, (f"train/{wnid}/images" for wnid in wnids), TINY_LAYOUT)
-    classes = _class_names(root / "words.txt", wnids)
-    train, bad = _train(root, wnids, classes)
-    test, more = _test(root, wnids, classes)
-    return Listing(train, test, None, sorted(bad + more))
+    """List the training set, and the validation set as test set; the classes are the sorted wnids."""
+    require_paths(root, TINY_IMAGENET, ("wnids.txt", "train", "val/images", ANNOTATIONS), TINY_LAYOUT)
+    wnids = _read_wnids(root / "wnids.txt")
+    require_paths(root, TINY_IMAGENET, (f"train/{wnid}/images" for wnid in wnids), TINY_LAYOUT)
+    classes = _wnid_names(root / "words.txt", wnids)
+    train, unusable = _tiny_train(root, wnids, classes)
+    test, more = _tiny_test(root, wnids, classes)
+    return Listing(train, test, None, sorted(unusable + more), TINY_IMAGENET, TINY_FRAME)
 
 
 def subsampled(images: Tensor) -> Tensor:
-    """Half the height and width, every second pixel, (..., H, W) -> (..., H/2, W/2).
+    """Return every second pixel of every second row, (..., H, W) -> (..., H/2, W/2).
 
-    There is no anti-aliasing: the paper's 64×64 -> 32×32 is TensorFlow 1's bilinear resize, which looks at the source
-    position 2i for row i; at exactly 2:1 that falls on a pixel, so that no other has any weight.
+    There is no anti-aliasing: the paper reduces 64×64 to 32×32 with TensorFlow 1's bilinear resize, which samples
+    source position 2i for row i. At exactly 2:1 this is a pixel, so no other pixel has any weight.
     """
     return images[..., ::2, ::2]
 
 
-def _train(root: Path, wnids: Sequence[str], classes: Sequence[str]) -> tuple[Pictures, list[Bad]]:
+def _tiny_train(root: Path, wnids: Sequence[str], classes: Sequence[str]) -> tuple[Pictures, list[Unusable]]:
     paths: list[str] = []
     labels: list[int] = []
-    bad: list[Bad] = []
-    for label, wnid in enumerate(wnids):  # sorted, so that the paths are sorted too
-        found = images_below(root, f"train/{wnid}/images")
+    unusable: list[Unusable] = []
+    for label, wnid in enumerate(wnids):  # sorted, so that the paths are sorted
+        found = find_images(root, f"train/{wnid}/images")
         if not found.paths:
-            raise InputError(f"{root / 'train' / wnid / 'images'} has no images; unpack {TINY_TITLE} again")
+            raise InputError(f"{root / 'train' / wnid / 'images'} has no images; extract {TINY_IMAGENET} again")
         paths += found.paths
         labels += [label] * len(found.paths)
-        bad += found.bad
-    return listed(root, paths, labels, classes), bad
+        unusable += found.unusable
+    return labelled_files(root, paths, labels, classes), unusable
 
 
-def _test(root: Path, wnids: Sequence[str], classes: Sequence[str]) -> tuple[Pictures, list[Bad]]:
-    """Images and annotations are matched by name; what only one of them has is bad."""
-    found = images_below(root, "val/images")
-    label_of = _annotations(root / ANNOTATIONS, {wnid: label for label, wnid in enumerate(wnids)})
+def _tiny_test(root: Path, wnids: Sequence[str], classes: Sequence[str]) -> tuple[Pictures, list[Unusable]]:
+    """Match images and annotations by name; those without a counterpart are unusable."""
+    found = find_images(root, "val/images")
+    label_of = _read_annotations(root / ANNOTATIONS, {wnid: label for label, wnid in enumerate(wnids)})
     paths = [path for path in found.paths if path in label_of]
     if not paths:
         raise InputError(
-            f"none of the images in {root / 'val/images'} has a line in {ANNOTATIONS}; unpack {TINY_TITLE} again"
+            f"no image in {root / 'val/images'} has an annotation in {ANNOTATIONS}; extract {TINY_IMAGENET} again"
         )
-    unlabelled = [Bad(path, f"it has no line in {ANNOTATIONS}") for path in found.paths if path not in label_of]
-    known = {*found.paths, *(bad.name for bad in found.bad)}
-    gone = [Bad(path, f"it is in {ANNOTATIONS} but not there") for path in label_of if path not in known]
-    return listed(root, paths, [label_of[path] for path in paths], classes), found.bad + unlabelled + gone
+    unlabelled = [Unusable(path, f"no line in {ANNOTATIONS}") for path in found.paths if path not in label_of]
+    known = {*found.paths, *(each.name for each in found.unusable)}
+    missing = [Unusable(path, f"listed in {ANNOTATIONS}, but missing") for path in label_of if path not in known]
+    return labelled_files(root, paths, [label_of[path] for path in paths], classes), [
+        *found.unusable,
+        *unlabelled,
+        *missing,
+    ]
 
 
-def _wnids(path: Path) -> list[str]:
-    wnids: set[str] = set()
-    for number, line in enumerate(lines_of(path), 1):
-        wnid = line.strip()
-        if not wnid:
-            continue
-        if not WNID.fullmatch(wnid):
-            raise InputError(
-                f"{path}:{number}: {wnid[:60]!r} is no wnid such as n01443537; download {TINY_TITLE} again"
-            )
-        wnids.add(wnid)
-    if len(wnids) < 2:
-        raise InputError(f"{path} names {len(wnids)} classes, and at least two are needed; download {TINY_TITLE} again")
+def _read_wnids(path: Path) -> list[str]:
+    wnids = {line.strip() for line in text_lines(path)} - {""}
+    wrong = sorted(wnid for wnid in wnids if not WNID.fullmatch(wnid))
+    if wrong or len(wnids) < 2:
+        found = f"{wrong[0][:60]!r} is not a wnid such as n01443537" if wrong else f"{len(wnids)} classes, need two"
+        raise InputError(f"{path}: {found}; download {TINY_IMAGENET} again")
     return sorted(wnids)
 
 
-def _class_names(path: Path, wnids: Sequence[str]) -> list[str]:
-    """The wnid with the first of its words, where words.txt has them."""
-    if not is_there(path):
+def _wnid_names(path: Path, wnids: Sequence[str]) -> list[str]:
+    """Return each wnid with the first of its words, if words.txt has it."""
+    if not is_readable(path):
         return list(wnids)
-    rows = (line.partition("\t") for line in lines_of(path))
+    rows = (line.partition("\t") for line in text_lines(path))
     words = {wnid: text.partition(",")[0].strip() for wnid, _, text in rows}
     return [f"{wnid} {words.get(wnid, '')}".strip() for wnid in wnids]
 
 
-def _annotations(path: Path, number_of: dict[str, int]) -> dict[str, int]:
-    """Image -> label; the boxes are not used."""
+def _read_annotations(path: Path, index: dict[str, int]) -> dict[str, int]:
+    """Return image -> label; the boxes are ignored."""
     labels: dict[str, int] = {}
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(text_lines(path), 1):
         if not line.strip():
             continue
-        cells = line.split("\t")
-        if len(cells) < 2 or not cells[0]:
-            raise InputError(f"{path}:{number}: a file name, a tab and a wnid are needed, got {line[:60]!r}")
-        if cells[1] not in number_of:
-            raise InputError(f"{path}:{number}: {cells[1][:60]!r} is not in wnids.txt; download {TINY_TITLE} again")
-        label = number_of[cells[1]]
-        if labels.setdefault(f"val/images/{cells[0]}", label) != label:
-            raise InputError(f"{path}:{number}: {cells[0][:60]!r} has another class further up; keep one of the lines")
+        name, _, rest = line.partition("\t")
+        wnid = rest.split("\t")[0]
+        if not name or wnid not in index:
+            raise InputError(
+                f"{path}:{number}: expected a file name, a tab and a wnid of wnids.txt, got {line[:60]!r}; "
+                f"download {TINY_IMAGENET} again"
+            )
+        if labels.setdefault(f"val/images/{name}", index[wnid]) != index[wnid]:
+            raise InputError(f"{path}:{number}: {name[:60]!r} has another class in an earlier line; remove one")
     return labels
 
 
-ANIMAL_CLASSES = (
-    "cat",
-    "lynx",
-    "wolf",
-    "coyote",
-    "cheetah",
-    "jaguar",
-    "chimpanzee",
-    "orangutan",
-    "hamster",
-    "guinea pig",
-)
+# ANIMAL-10N
+
 ANIMAL_TITLE = "ANIMAL-10N"
+ANIMAL_CLASSES = (
+    *("cat", "lynx", "wolf", "coyote", "cheetah"),
+    *("jaguar", "chimpanzee", "orangutan", "hamster", "guinea pig"),
+)
 ANIMAL_LAYOUT = "the folders training and testing with images named by label and number, such as 3_17.jpg"
-NAME = re.compile("([0-9])_")
+ANIMAL_NAME = re.compile("([0-9])_")
+ANIMAL_RECORD = np.dtype([("id", ">u4"), ("label", ">u4"), ("pixels", np.uint8, (3, 64, 64))])
 
 
 def is_animal10n(root: Path) -> bool:
-    """Whether a folder looks like it: training and testing, and images named by label in the first."""
-    if not all(is_there(root / name) and (root / name).is_dir() for name in ("training", "testing")):
+    """Return whether a folder looks like ANIMAL-10N: training and testing, with images named by label in the first."""
+    if not all(is_readable(root / name) and (root / name).is_dir() for name in ("training", "testing")):
         return False
-    inside = entries(root, "training")
-    return any(NAME.match(entry.name) and not entry.is_dir(follow_symlinks=False) for entry in inside)
+    inside = visible_entries(root, "training")
+    return any(ANIMAL_NAME.match(entry.name) and not entry.is_dir(follow_symlinks=False) for entry in inside)
 
 
 def read_animal10n(root: Path) -> Listing:
-    """Training set with the labels that people gave, and test set."""
-    require(root, ANIMAL_TITLE, ("training", "testing"), ANIMAL_LAYOUT)
-    train, bad = _labelled_by_name(root, "training")
+    """List the training set with the labels that people gave, and the test set."""
+    require_paths(root, ANIMAL_TITLE, ("training", "testing"), ANIMAL_LAYOUT)
+    train, unusable = _labelled_by_name(root, "training")
     test, more = _labelled_by_name(root, "testing")
-    return Listing(train, test, None, sorted(bad + more))
+    return Listing(train, test, None, sorted(unusable + more), ANIMAL_TITLE)
 
 
-def _labelled_by_name(root: Path, below: str) -> tuple[Pictures, list[Bad]]:
+def _labelled_by_name(root: Path, below: str) -> tuple[Pictures, list[Unusable]]:
     paths: list[str] = []
     labels: list[int] = []
-    found = images_below(root, below)
-    bad = found.bad
+    found = find_images(root, below)
     for path in found.paths:
-        if match := NAME.match(path.rpartition("/")[2]):
+        if match := ANIMAL_NAME.match(path.rpartition("/")[2]):
             paths.append(path)
             labels.append(int(match[1]))
         else:
-            bad.append(Bad(path, "its name does not start with a label from 0 to 9 and an underscore"))
+            found.unusable.append(Unusable(path, "the name does not start with a label from 0 to 9 and an underscore"))
     if not paths:
-        raise InputError(f"{root / below} has no images named by label; {root} should have {ANIMAL_LAYOUT}")
-    return listed(root, paths, labels, ANIMAL_CLASSES), bad
-
-
-SIDE = 64
-RECORD = np.dtype([("id", ">u4"), ("label", ">u4"), ("pixels", np.uint8, (3, SIDE, SIDE))])
+        raise InputError(f"{root / below} has no images named by label; expected {ANIMAL_LAYOUT}")
+    return labelled_files(root, paths, labels, ANIMAL_CLASSES), found.unusable
 
 
 def is_animal10n_binary(path: Path) -> bool:
-    """Whether a folder has .bin files of such records, from their first labels; CIFAR's lie beside names of classes."""
+    """Return whether a folder contains .bin files of ANIMAL-10N, from their first labels and the absence of CIFAR's."""
     try:
-        return not (path / "batches.meta.txt").exists() and any(_starts_right(file) for file in _files(path))
+        return not (path / "batches.meta.txt").exists() and any(_has_animal_labels(file) for file in _bin_files(path))
     except OSError:
         return False
 
 
-def read_animal10n_binary(folder: Path) -> tuple[Labelled, Labelled]:
-    """Training and test set."""
+def read_animal10n_binary(folder: Path) -> Listing:
+    """Read training and test set of the binary version."""
     try:
-        files = _files(folder)
+        files = _bin_files(folder)
         train = [file for file in files if "test" not in file.name.lower()]
         test = [file for file in files if "test" in file.name.lower()]
         if not train or not test:
             missing = "test_batch.bin" if train else "data_batch_1.bin"
-            raise InputError(f"{folder} has no {missing}; ANIMAL-10N needs data_batch_*.bin and test_batch.bin")
-        return _read(train), _read(test)
+            raise InputError(f"{folder} has no {missing}; {ANIMAL_TITLE} needs data_batch_*.bin and test_batch.bin")
+        return Listing(_read_bin(train), _read_bin(test), kind=f"{ANIMAL_TITLE}, binary")
     except OSError as error:
         raise InputError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
 
 
-def records(content: bytes, source: str) -> np.ndarray[Any, Any]:
-    """(n) records of id, label and pixels (3, 64, 64)."""
-    count, rest = divmod(len(content), RECORD.itemsize)
-    if rest:
-        raise InputError(
-            f"{source} is cut off in record {count}: its {len(content):,} bytes are no whole number of records "
-            f"of {RECORD.itemsize:,}; download it again"
-        )
-    if not count:
-        raise InputError(f"{source} is empty; download it again")
-    return np.frombuffer(content, RECORD)
-
-
-def _files(folder: Path) -> list[Path]:
-    """The .bin files, batch 2 before batch 10."""
+def _bin_files(folder: Path) -> list[Path]:
+    """Return the .bin files, batch 2 before batch 10."""
     files = [file for file in folder.glob("*.bin") if file.is_file()]
     return sorted(files, key=lambda file: ([int(number) for number in re.findall(r"\d+", file.name)], file.name))
 
 
-def _starts_right(file: Path) -> bool:
+def _has_animal_labels(file: Path) -> bool:
     with file.open("rb") as stream:
-        start = stream.read(10 * RECORD.itemsize)
-    whole = len(start) // RECORD.itemsize
-    return whole > 0 and bool((np.frombuffer(start, RECORD, whole)["label"] < len(ANIMAL_CLASSES)).all())
+        start = stream.read(10 * ANIMAL_RECORD.itemsize)
+    whole = len(start) // ANIMAL_RECORD.itemsize
+    return whole > 0 and bool((np.frombuffer(start, ANIMAL_RECORD, whole)["label"] < len(ANIMAL_CLASSES)).all())
 
 
-def _read(files: list[Path]) -> Labelled:
-    parts = [_part(file) for file in files]
-    return Labelled(
-        torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]), ANIMAL_CLASSES
-    )
+def _read_bin(files: list[Path]) -> Labelled:
+    images, labels = [], []
+    for file in files:
+        content = file.read_bytes()
+        if not content or len(content) % ANIMAL_RECORD.itemsize:
+            raise InputError(
+                f"{file} is truncated: {len(content):,} bytes are not a multiple of the record size "
+                f"{ANIMAL_RECORD.itemsize:,}; download it again"
+            )
+        found = np.frombuffer(content, ANIMAL_RECORD)
+        images.append(torch.from_numpy(found["pixels"].copy()))
+        labels.append(label_tensor(found["label"].astype(np.int64), len(ANIMAL_CLASSES), str(file)))
+    return Labelled(torch.cat(images), torch.cat(labels), ANIMAL_CLASSES)
 
 
-def _part(file: Path) -> Labelled:
-    found = records(file.read_bytes(), str(file))
-    labels = label_tensor(found["label"].astype(np.int64), len(ANIMAL_CLASSES), str(file))
-    return Labelled(torch.from_numpy(found["pixels"].copy()), labels, ANIMAL_CLASSES)
+# Clothing1M
 
-
-CLOTHING_CLASSES = (
-    "T-Shirt",
-    "Shirt",
-    "Knitwear",
-    "Chiffon",
-    "Sweater",
-    "Hoodie",
-    "Windbreaker",
-    "Jacket",
-    "Down Coat",
-    "Suit",
-    "Shawl",
-    "Dress",
-    "Vest",
-    "Underwear",
-)
 CLOTHING_TITLE = "Clothing1M"
+CLOTHING_CLASSES = (
+    *("T-Shirt", "Shirt", "Knitwear", "Chiffon", "Sweater", "Hoodie", "Windbreaker"),
+    *("Jacket", "Down Coat", "Suit", "Shawl", "Dress", "Vest", "Underwear"),
+)
 NOISY_LABELS = "noisy_label_kv.txt"
 CLEAN_LABELS = "clean_label_kv.txt"
 TRAIN_KEYS = "noisy_train_key_list.txt"
 VALID_KEYS = "clean_val_key_list.txt"
 TEST_KEYS = "clean_test_key_list.txt"
-LISTS = (NOISY_LABELS, CLEAN_LABELS, TRAIN_KEYS, VALID_KEYS, TEST_KEYS)
-CLOTHING_LAYOUT = f"images, and beside it or in annotations {', '.join(LISTS)}"
-NUMBERS = {str(number): number for number in range(len(CLOTHING_CLASSES))}
+CLOTHING_LISTS = (NOISY_LABELS, CLEAN_LABELS, TRAIN_KEYS, VALID_KEYS, TEST_KEYS)
+CLOTHING_LAYOUT = f"images, and next to it or in annotations {', '.join(CLOTHING_LISTS)}"
+CLOTHING_LABELS = {str(number): number for number in range(len(CLOTHING_CLASSES))}
 
 
 def is_clothing1m(root: Path) -> bool:
-    """Whether a folder looks like it; reading says what is missing."""
-    return any(is_there(root / _place(root, name)) for name in (NOISY_LABELS, TRAIN_KEYS))
+    """Return whether a folder looks like Clothing1M; files may be missing."""
+    return any(is_readable(root / _list_path(root, name)) for name in (NOISY_LABELS, TRAIN_KEYS))
 
 
 def read_clothing1m(root: Path) -> Listing:
-    """Noisy training set, clean validation set and clean test set, in the order of the key lists.
+    """List the noisy training set, the clean validation set and the clean test set, in the order of the key lists.
 
-    Files are not looked up: a missing one shows when it is read.
+    Missing images are reported when they are read, not here.
     """
-    places = {name: _place(root, name) for name in LISTS}
-    require(root, CLOTHING_TITLE, ("images", *places.values()), CLOTHING_LAYOUT)
-    noisy = labels_in(root / places[NOISY_LABELS])
-    clean = labels_in(root / places[CLEAN_LABELS])
+    places = {name: _list_path(root, name) for name in CLOTHING_LISTS}
+    require_paths(root, CLOTHING_TITLE, ("images", *places.values()), CLOTHING_LAYOUT)
+    noisy = read_key_labels(root / places[NOISY_LABELS])
+    clean = read_key_labels(root / places[CLEAN_LABELS])
     return Listing(
-        train=_keyed(root, places[TRAIN_KEYS], noisy, NOISY_LABELS),
-        test=_keyed(root, places[TEST_KEYS], clean, CLEAN_LABELS),
-        valid=_keyed(root, places[VALID_KEYS], clean, CLEAN_LABELS),
-        bad=[],
+        train=_read_key_list(root, places[TRAIN_KEYS], noisy, NOISY_LABELS),
+        test=_read_key_list(root, places[TEST_KEYS], clean, CLEAN_LABELS),
+        valid=_read_key_list(root, places[VALID_KEYS], clean, CLEAN_LABELS),
+        unusable=[],
+        kind=CLOTHING_TITLE,
     )
 
 
-def labels_in(path: Path) -> dict[str, int]:
-    """Key -> label, from lines such as `images/0/12/xyz.jpg 5`."""
+def read_key_labels(path: Path) -> dict[str, int]:
+    """Return path -> label, from lines such as `images/0/12/xyz.jpg 5`."""
     labels: dict[str, int] = {}
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(text_lines(path), 1):
         cells = line.split()
-        if len(cells) == 2 and (label := NUMBERS.get(cells[1])) is not None:
+        if len(cells) == 2 and (label := CLOTHING_LABELS.get(cells[1])) is not None:
             if labels.setdefault(cells[0], label) != label:
-                raise InputError(
-                    f"{path}:{number}: {cells[0][:60]!r} has another label further up; keep one of the lines"
-                )
+                raise InputError(f"{path}:{number}: {cells[0][:60]!r} has another label in an earlier line; remove one")
         elif cells:
-            raise InputError(f"{path}:{number}: {_what_is_wrong(line, cells)}")
+            expected = f"a path, a space and a label from 0 to {len(CLOTHING_CLASSES) - 1}"
+            raise InputError(f"{path}:{number}: expected {expected}, got {line[-60:]!r}")
     return labels
 
 
-def _keyed(root: Path, place: str, labels: dict[str, int], source: str) -> Pictures:
-    """The images that a key list names."""
+def _read_key_list(root: Path, place: str, labels: dict[str, int], label_file: str) -> Pictures:
+    """Return the images that a key list names."""
     paths: list[str] = []
-    for number, line in enumerate(lines_of(root / place), 1):
+    for number, line in enumerate(text_lines(root / place), 1):
         key = line.strip()
         if not key:
             continue
-        if key not in labels:
-            raise InputError(
-                f"{root / place}:{number}: {key[:60]!r} has no label in {source}; download {CLOTHING_TITLE} again"
-            )
-        if not key.startswith("images/") or "\0" in key or ".." in key.split("/"):
-            raise InputError(
-                f"{root / place}:{number}: {key[:60]!r} is no path below images; download {CLOTHING_TITLE} again"
-            )
+        inside = key.startswith("images/") and "\0" not in key and ".." not in key.split("/")
+        if not inside or key not in labels:
+            fault = f"has no label in {label_file}" if inside else "is not a path below images"
+            raise InputError(f"{root / place}:{number}: {key[:60]!r} {fault}; download {CLOTHING_TITLE} again")
         paths.append(key)
     if not paths:
-        raise InputError(f"{root / place} names no images; download {CLOTHING_TITLE} again")
-    return listed(root, paths, [labels[path] for path in paths], CLOTHING_CLASSES)
+        raise InputError(f"{root / place} lists no images; download {CLOTHING_TITLE} again")
+    return labelled_files(root, paths, [labels[path] for path in paths], CLOTHING_CLASSES)
 
 
-def _place(root: Path, name: str) -> str:
-    """Where a list lies: beside images, or in annotations."""
+def _list_path(root: Path, name: str) -> str:
+    """Return the path of a list: next to images, or in annotations."""
     below = f"annotations/{name}"
-    return below if is_there(root / below) and not is_there(root / name) else name
-
-
-def _what_is_wrong(line: str, cells: list[str]) -> str:
-    if len(cells) != 2:
-        return f"a path, a space and a label are needed, got {line[:60]!r}"
-    return f"the label must be 0 to {len(CLOTHING_CLASSES) - 1}, got {cells[1][:20]!r}"
+    return below if is_readable(root / below) and not is_readable(root / name) else name

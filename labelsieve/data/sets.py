@@ -1,116 +1,276 @@
-"""Labelled: images and labels that live on the device as plain tensors."""
+"""Labelled sets: listed but not decoded (`Listing`), in memory (`Labelled`), or read from disk by batch (`Streamed`).
+
+`Labelled` and `Streamed` have the same interface for training: iterate over `staged(order, size)` to put one batch
+after the other in place, and call `inputs(index)` for the normalised inputs of the current batch.
+"""
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from labelsieve.data.cache import PIECE, Array, DecodedCache, samples_of
-from labelsieve.data.images import DECODER, Frame, Pictures, decode_into
+from labelsieve.data.cache import DECODE_CHUNK, DecodedCache, sampled_bytes
+from labelsieve.data.classes import Array
+from labelsieve.data.images import DECODER, Frame, Pictures, Unusable, decode_into
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation per channel
+SLOTS = 3  # batches on the host: one is copied to the device while the others are decoded
+Fill = Callable[[Array, Sequence[int]], None]  # write samples into the rows of an array
 
 
 def standardise(images: Tensor) -> Tensor:
-    """Per image: zero mean and unit deviation over all pixels and channels, (B, C, H, W) uint8 -> float32."""
+    """Scale each image to zero mean and unit deviation over all pixels and channels, (B, C, H, W) uint8 -> float32."""
     pixels = images.float()
     deviation, mean = torch.std_mean(pixels, dim=(1, 2, 3), correction=0, keepdim=True)
-    smallest = images[0].numel() ** -0.5  # of a flat image
+    smallest = images[0].numel() ** -0.5  # for images of one color
     return (pixels - mean) / deviation.clamp(min=smallest)
 
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation per channel
+def normalise_inputs(samples: Tensor, normalise: str) -> Tensor:
+    """Return images as network inputs; features are returned unchanged.
 
-
-def normalised(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """Per channel: (B, C, H, W) uint8 as 0 to 1, less the mean, over the deviation; a gray set takes the average."""
-    pixels = images.float().div_(255).unbind(1)
-    if len(pixels) == 1:
-        mean, deviation = [sum(mean) / len(mean)], [sum(deviation) / len(deviation)]
-    return torch.stack([(p - m) / d for p, m, d in zip(pixels, mean, deviation, strict=True)], 1)
-
-
-def seen_by_network(samples: Tensor, normalise: str) -> Tensor:
-    """Images as the network wants them: standardised one by one, or by ImageNet's colours; rows as they are."""
+    Args:
+        samples: (B, C, H, W) uint8 images, or (B, F) float32 features.
+        normalise: "image" to standardise each image, "imagenet" to use the channel statistics of ImageNet.
+    """
     if samples.dtype != torch.uint8:
         return samples
-    return normalised(samples, *IMAGENET) if normalise == "imagenet" else standardise(samples)
+    return _normalise_channels(samples, *IMAGENET) if normalise == "imagenet" else standardise(samples)
+
+
+@dataclass(frozen=True)
+class Features:
+    """A labelled set of numeric rows."""
+
+    values: Tensor  # (n, F) float32
+    columns: tuple[str, ...]  # (F)
+    labels: Tensor  # (n) int64
+    classes: tuple[str, ...]
+    names: Sequence[str]  # (n) file:row
+    clean: Tensor | None = None  # (n) true labels, if known
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample: (columns,)."""
+        return tuple(self.values.shape[1:])
+
+    def at(self, index: Sequence[int]) -> "Features":
+        """Return the subset at the given positions."""
+        picked = torch.as_tensor(list(index), dtype=torch.int64)
+        return replace(
+            self,
+            values=self.values[picked],
+            labels=self.labels[picked],
+            names=[self.names[i] for i in index],
+            clean=None if self.clean is None else self.clean[picked],
+        )
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A set of labelled images, or of rows of numbers."""
+    """A labelled set of images or features in memory or on a device."""
 
-    images: Tensor  # (n, C, H, W) uint8, or (n, F) float32
+    images: Tensor  # (n, C, H, W) uint8, or features (n, F) float32
     labels: Tensor  # (n) int64, observed
     classes: Sequence[str]
-    clean: Tensor | None = None  # (n) true labels, where they are known: only metrics may read them
-    names: Sequence[str] | None = None  # of each sample, for people: a path, or file:row
-    normalise: str = "image"  # or imagenet
-    columns: tuple[str, ...] | None = None  # of a table of numbers
+    clean: Tensor | None = None  # (n) true labels, if known; used for metrics only
+    names: Sequence[str] | None = None  # (n) path, or file:row
+    normalise: str = "image"  # or "imagenet"
+    columns: tuple[str, ...] | None = None  # of features
 
     @property
     def num_classes(self) -> int:
+        """Number of classes."""
         return len(self.classes)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample: channels, height, width, or columns."""
+        """Shape of one sample: (channels, height, width) or (columns,)."""
         return tuple(self.images.shape[1:])
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def contents(self) -> Iterator[bytes | memoryview]:
-        """All that makes this set what it is, to take a digest of."""
+        """Yield the bytes that identify this set, for a digest."""
         yield str(tuple(self.images.shape)).encode()
         yield self.images.cpu().contiguous().numpy().data
         yield self.labels.cpu().numpy().data
 
     def staged(self, order: Tensor, size: int) -> Iterator[int]:
-        """The size of each batch of this order; all inputs are in place already."""
+        """Yield the size of each batch of an order; all samples are in place."""
         for first in range(0, len(order), size):
             yield min(size, len(order) - first)
 
     def inputs(self, index: Tensor) -> Tensor:
-        """What the network sees of these samples."""
-        return seen_by_network(self.images[index], self.normalise)
+        """Return the normalised network inputs of the given samples."""
+        return normalise_inputs(self.images[index], self.normalise)
 
     def to(self, device: torch.device) -> "Labelled":
-        return self._with(lambda tensor: tensor.to(device))
+        """Return the set on a device."""
+        return self._map_tensors(lambda tensor: tensor.to(device))
 
     def at(self, index: Tensor) -> "Labelled":
-        """The samples at these positions alone."""
+        """Return the subset at the given positions, or of a mask."""
         names = None if self.names is None else [self.names[i] for i in index.tolist()]
-        return replace(self._with(lambda tensor: tensor[index]), names=names)
+        return replace(self._map_tensors(lambda tensor: tensor[index]), names=names)
 
     def relabelled(self, labels: Tensor) -> "Labelled":
-        """The same images under other labels; the labels they had are kept as the true ones if none were known."""
+        """Return the set with other labels; the old ones become the true labels if none are known."""
         return replace(self, labels=labels, clean=self.labels if self.clean is None else self.clean)
 
-    def _with(self, change: Callable[[Tensor], Tensor]) -> "Labelled":
+    def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> "Labelled":
         clean = None if self.clean is None else change(self.clean)
         return replace(self, images=change(self.images), labels=change(self.labels), clean=clean)
 
 
-SLOTS = 3  # batches on the host: one on its way to the device, the others being decoded
-Fill = Callable[[Array, Sequence[int]], None]  # puts these samples into the rows of an array
-
-
 def usable_cores() -> int:
-    """How many this process may run on."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def usual_workers() -> int:
-    """Twice the cores: a thread waits for its turn in Python now and then (benchmarks/streaming.py)."""
+def default_workers() -> int:
+    """Return twice the number of cores, because threads wait for Python's lock (benchmarks/streaming.py)."""
     return 2 * usable_cores()
 
 
-class Slot:
-    """A batch on the host, which goes to the device while other slots are filled."""
+@dataclass(eq=False)
+class Streamed:
+    """A labelled set of images that are read from disk batch by batch."""
+
+    pictures: Pictures
+    frame: Frame
+    labels: Tensor  # (n) int64, observed, on the device of the inputs
+    classes: Sequence[str]
+    clean: Tensor | None = None  # (n) true labels, if known; used for metrics only
+    workers: int = field(default_factory=default_workers)  # threads; 0: decode in the calling thread
+    cache: DecodedCache | None = None
+    normalise: str = "image"  # or "imagenet"
+
+    def __post_init__(self) -> None:
+        self._buffers: dict[int, _BatchBuffer] = {}  # by batch size: a recorded step always reads the same buffer
+        self._buffer: _BatchBuffer | None = None
+        self._count = 0  # images in the buffer
+        self._turn = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Device of labels and inputs."""
+        return self.labels.device
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Path, or file:row, of each sample."""
+        return self.pictures.names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample: (channels, height, width)."""
+        return self.frame.channels, self.frame.height, self.frame.width
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def contents(self) -> Iterator[bytes | memoryview]:
+        """Yield the bytes that identify this set, for a digest: all names and labels, and some of the images."""
+        yield f"{DECODER} {self.frame} {self.normalise}".encode()
+        yield "\n".join(self.names).encode("utf-8", "surrogateescape")
+        yield from sampled_bytes(self.pictures)
+        yield self.labels.cpu().numpy().data
+
+    def staged(self, order: Tensor, size: int) -> Iterator[int]:
+        """Yield the size of each batch of an order, once its images are in place for `inputs`."""
+        samples = order.tolist()
+        if samples and not 0 <= min(samples) <= max(samples) < len(self):
+            raise IndexError(f"the order contains samples outside 0 to {len(self) - 1}")
+        batches = [samples[first : first + size] for first in range(0, len(samples), size)]
+        buffer = self._buffers.get(size) or self._buffers.setdefault(size, _BatchBuffer(size, self.frame, self.device))
+        self._turn += 1
+        turn = self._turn
+        for slot, count in _filled_slots(batches, buffer, self._fill, self.workers):
+            slot.send(buffer.images, count)
+            self._buffer, self._count = buffer, count
+            yield count
+            if turn != self._turn:
+                raise RuntimeError("staged() was called again before the batches of the first call were used")
+
+    def inputs(self, index: Tensor) -> Tensor:
+        """Return the normalised network inputs of the current batch of `staged`."""
+        if self._buffer is None or len(index) != self._count:
+            raise RuntimeError(f"{self._count} samples are staged, not {len(index)}")
+        images = self._buffer.images[: self._count].permute(0, 3, 1, 2).contiguous()
+        return normalise_inputs(images, self.normalise)
+
+    def to(self, device: torch.device) -> "Streamed":
+        """Return the set with labels and inputs on a device."""
+        clean = None if self.clean is None else self.clean.to(device)
+        return replace(self, labels=self.labels.to(device), clean=clean)
+
+    def at(self, index: Tensor) -> "Streamed":
+        """Return the subset at the given positions, or of a mask."""
+        picked = torch.arange(len(self))[index.cpu()].tolist()
+        return replace(
+            self,
+            pictures=self.pictures.at(picked),
+            labels=self.labels[index],
+            clean=None if self.clean is None else self.clean[index],
+            cache=None if self.cache is None else self.cache.at(picked),
+        )
+
+    def relabelled(self, labels: Tensor) -> "Streamed":
+        """Return the set with other labels; the old ones become the true labels if none are known."""
+        return replace(self, labels=labels, clean=self.labels if self.clean is None else self.clean)
+
+    def _fill(self, out: Array, index: Sequence[int]) -> None:
+        if self.cache is not None:
+            self.cache.read_into(out, index)
+        else:
+            decode_into(out, self.pictures, index, self.frame)
+
+
+Trainable = Labelled | Streamed
+Undecoded = Labelled | Pictures | Features
+
+
+class Sets(NamedTuple):
+    """The splits of a dataset, ready for training."""
+
+    train: Trainable
+    test: Trainable | None = None
+    valid: Trainable | None = None  # with correct labels
+
+
+class Listing(NamedTuple):
+    """The splits of a dataset before any image is decoded; every reader returns one."""
+
+    train: Undecoded
+    test: Undecoded | None = None
+    valid: Undecoded | None = None
+    unusable: Sequence[Unusable] = ()
+    kind: str = ""  # description of the format, such as "a table"
+    frame: Frame | None = None  # of all images, where the format defines it
+
+    def splits(self) -> dict[str, Undecoded]:
+        """Return the splits that exist, by name."""
+        named = {"train": self.train, "test": self.test, "valid": self.valid}
+        return {name: split for name, split in named.items() if split is not None}
+
+
+class _HostSlot:
+    """A batch on the host, copied to the device while other slots are filled."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
         self.images = torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
@@ -122,152 +282,67 @@ class Slot:
             self.sent.record()
 
     def rows(self) -> Array:
-        """The images, to be written over: once those that were here have left."""
+        """Return the images for writing, once the last copy to the device is complete."""
         if self.sent is not None:
             self.sent.synchronize()
         return self.images.numpy()
 
 
-class Stage:
-    """Where batches of up to `size` images pass: slots on the host, then one place on the device that never moves."""
+class _BatchBuffer:
+    """Host slots and one device tensor with a fixed address, for batches of up to `size` images."""
 
     def __init__(self, size: int, frame: Frame, device: torch.device) -> None:
         self.shape = (size, frame.height, frame.width, frame.channels)
         self.images = torch.zeros(self.shape, dtype=torch.uint8, device=device)
-        self.slots: list[Slot] = []
+        self.slots: list[_HostSlot] = []
 
-    def slot(self, batch: int) -> Slot:
-        """For the batch of this number; made when it is first needed."""
+    def slot(self, batch: int) -> _HostSlot:
+        """Return the slot for a batch; create it on first use."""
         if batch % SLOTS == len(self.slots):
-            self.slots.append(Slot(self.shape, self.images.device))
+            self.slots.append(_HostSlot(self.shape, self.images.device))
         return self.slots[batch % SLOTS]
 
 
-def filled(batches: Sequence[Sequence[int]], stage: Stage, fill: Fill, workers: int) -> Iterator[tuple[Slot, int]]:
-    """The slot and number of images of every batch, in order; threads fill the slots of the next ones meanwhile."""
+def _filled_slots(
+    batches: Sequence[Sequence[int]], buffer: _BatchBuffer, fill: Fill, workers: int
+) -> Iterator[tuple[_HostSlot, int]]:
+    """Yield slot and size of every batch, in order, while threads fill the slots of the next batches."""
     if workers == 0:
         for number, batch in enumerate(batches):
-            slot = stage.slot(number)
+            slot = buffer.slot(number)
             fill(slot.rows()[: len(batch)], batch)
             yield slot, len(batch)
         return
     pool = ThreadPoolExecutor(workers, "decode")
-    begun: deque[tuple[Slot, int, list[Future[None]]]] = deque()
+    pending: deque[tuple[_HostSlot, int, list[Future[None]]]] = deque()
     try:
         for number, batch in enumerate(batches):
-            slot = stage.slot(number)
-            begun.append((slot, len(batch), [pool.submit(fill, *piece) for piece in pieces(slot.rows(), batch)]))
-            if len(begun) == SLOTS:
-                yield _done(*begun.popleft())
-        while begun:
-            yield _done(*begun.popleft())
-    finally:  # also when nobody wants the rest
+            slot = buffer.slot(number)
+            pending.append((slot, len(batch), [pool.submit(fill, *chunk) for chunk in _chunks(slot.rows(), batch)]))
+            if len(pending) == SLOTS:
+                yield _wait(*pending.popleft())
+        while pending:
+            yield _wait(*pending.popleft())
+    finally:  # also if the caller stops early
         pool.shutdown(cancel_futures=True)
 
 
-def pieces(rows: Array, batch: Sequence[int]) -> Iterator[tuple[Array, Sequence[int]]]:
-    """A batch in parts, each with the rows it goes to."""
-    for first in range(0, len(batch), PIECE):
-        part = batch[first : first + PIECE]
+def _chunks(rows: Array, batch: Sequence[int]) -> Iterator[tuple[Array, Sequence[int]]]:
+    """Yield parts of a batch, each with the rows that it is written to."""
+    for first in range(0, len(batch), DECODE_CHUNK):
+        part = batch[first : first + DECODE_CHUNK]
         yield rows[first : first + len(part)], part
 
 
-def _done(slot: Slot, count: int, parts: list[Future[None]]) -> tuple[Slot, int]:
+def _wait(slot: _HostSlot, count: int, parts: list[Future[None]]) -> tuple[_HostSlot, int]:
     for part in parts:
         part.result()
     return slot, count
 
 
-@dataclass(eq=False)
-class Streamed:
-    """A set of labelled images that are read from disk, batch by batch."""
-
-    pictures: Pictures
-    frame: Frame
-    labels: Tensor  # (n) int64, observed, on the device that the images go to
-    classes: Sequence[str]
-    clean: Tensor | None = None  # (n) true labels, where they are known: only metrics may read them
-    workers: int = field(default_factory=usual_workers)  # threads; 0: decode in between, without any
-    cache: DecodedCache | None = None
-    normalise: str = "image"  # or imagenet
-
-    def __post_init__(self) -> None:
-        self._stages: dict[int, Stage] = {}  # by batch size: a recorded step goes on reading the one it was shown
-        self._stage: Stage | None = None
-        self._count = 0  # images on it
-        self._turn = 0
-
-    @property
-    def device(self) -> torch.device:
-        return self.labels.device
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes)
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self.pictures.names
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one sample: channels, height, width."""
-        return self.frame.channels, self.frame.height, self.frame.width
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def contents(self) -> Iterator[bytes | memoryview]:
-        """What tells this set from others, to take a digest of: all names and labels, and some of the images."""
-        yield f"{DECODER} {self.frame} {self.normalise}".encode()
-        yield "\n".join(self.names).encode("utf-8", "surrogateescape")
-        yield from samples_of(self.pictures)
-        yield self.labels.cpu().numpy().data
-
-    def staged(self, order: Tensor, size: int) -> Iterator[int]:
-        """The number of samples of each batch, once they are where inputs() finds them."""
-        samples = order.tolist()
-        if samples and not 0 <= min(samples) <= max(samples) < len(self):
-            raise IndexError(f"the order names samples outside 0 to {len(self) - 1}")
-        batches = [samples[first : first + size] for first in range(0, len(samples), size)]
-        stage = self._stages.get(size) or self._stages.setdefault(size, Stage(size, self.frame, self.device))
-        self._turn += 1
-        turn = self._turn
-        for slot, count in filled(batches, stage, self._fill, self.workers):
-            slot.send(stage.images, count)
-            self._stage, self._count = stage, count
-            yield count
-            if turn != self._turn:
-                raise RuntimeError("staged() was called again before the batches of the first call were over")
-
-    def inputs(self, index: Tensor) -> Tensor:
-        """What the network sees of the batch that staged() has put in place."""
-        if self._stage is None or len(index) != self._count:
-            raise RuntimeError(f"staged() has put {self._count} samples in place, not {len(index)}")
-        images = self._stage.images[: self._count].permute(0, 3, 1, 2).contiguous()
-        return seen_by_network(images, self.normalise)
-
-    def to(self, device: torch.device) -> "Streamed":
-        clean = None if self.clean is None else self.clean.to(device)
-        return replace(self, labels=self.labels.to(device), clean=clean)
-
-    def at(self, index: Tensor) -> "Streamed":
-        """The samples at these positions alone."""
-        picked = torch.arange(len(self))[index.cpu()].tolist()  # of a mask as well
-        return replace(
-            self,
-            pictures=self.pictures.at(picked),
-            labels=self.labels[index],
-            clean=None if self.clean is None else self.clean[index],
-            cache=None if self.cache is None else self.cache.at(picked),
-        )
-
-    def relabelled(self, labels: Tensor) -> "Streamed":
-        """The same images under other labels; the labels they had are kept as the true ones if none were known."""
-        return replace(self, labels=labels, clean=self.labels if self.clean is None else self.clean)
-
-    def _fill(self, out: Array, index: Sequence[int]) -> None:
-        if self.cache is not None:
-            self.cache.read_into(out, index)
-        else:
-            decode_into(out, self.pictures, index, self.frame)
+def _normalise_channels(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """Scale (B, C, H, W) uint8 to 0 to 1, subtract the mean and divide by the deviation; grayscale uses the average."""
+    pixels = images.float().div_(255).unbind(1)
+    if len(pixels) == 1:
+        mean, deviation = [sum(mean) / len(mean)], [sum(deviation) / len(deviation)]
+    return torch.stack([(p - m) / d for p, m, d in zip(pixels, mean, deviation, strict=True)], 1)

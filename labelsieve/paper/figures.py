@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labelsieve.data.published import PUBLISHED, where
+from labelsieve.data.published import PUBLISHED, locate_published
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.files import refuse_no_folder, write_atomically
 from labelsieve.noise import transition
@@ -220,7 +220,7 @@ def missing_experiments(found: list[PointRuns], seeds: int) -> list[Experiment]:
 def train(experiments: list[Experiment], out: Path, at_once: int | None, on: str) -> LabelsieveError | None:
     """Train the experiments; return the error if runs failed, so that the others can still be drawn."""
     for data in sorted({experiment.data for experiment in experiments} & set(PUBLISHED)):
-        where(data)  # raises if the data is not on this machine
+        locate_published(data)  # raises if the data is not on this machine
     if not experiments:
         return None
     print(f"training {len(experiments)} runs in {out}", flush=True)

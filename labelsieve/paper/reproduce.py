@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from labelsieve.data.published import FOLDER, PUBLISHED, where
+from labelsieve.data.published import DATA_VARIABLE, PUBLISHED, locate_published
 from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.files import refuse_no_folder
 from labelsieve.methods import METHODS
@@ -250,7 +250,7 @@ def reason_not_runnable(trial: Trial) -> str | None:
     data = trial.experiment.data
     if data in PUBLISHED and not Path(data).exists():
         try:
-            where(data)
+            locate_published(data)
         except InputError as error:
             return str(error)
     weights = (trial.start or trial.experiment).weights
@@ -275,7 +275,7 @@ def refuse_if_nothing_runs(table: Table, trials: Sequence[Trial], missing: Seque
 
 def beside_data(name: str) -> Path:
     """Return the path of a file in the folder of published datasets."""
-    return Path(os.environ.get(FOLDER, "data")) / name
+    return Path(os.environ.get(DATA_VARIABLE, "data")) / name
 
 
 def table_document(table: Table, found: Sequence[CellResult], reasons: dict[str, int], form: str) -> Document:

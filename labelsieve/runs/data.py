@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from labelsieve import noise
-from labelsieve.data import DATASETS, Labelled, Reading, Sets, Trainable, load_data
+from labelsieve.data import DATASETS, Labelled, ReadOptions, Sets, Trainable, load_data
 from labelsieve.data.arrays import label_tensor, load_npy
 from labelsieve.data.cifar import is_cifar, read_cifar_n
-from labelsieve.data.images import Bad
-from labelsieve.data.labels import Laid, read_label_file
+from labelsieve.data.images import Unusable
+from labelsieve.data.labels import LabelOverlay, read_label_file
 from labelsieve.data.load import source_fingerprint, stratified, with_test_set
 from labelsieve.data.published import PUBLISHED
 from labelsieve.errors import InputError
@@ -37,20 +37,20 @@ class Shelf:
     """Datasets shared by all runs of a process: each is decoded once, and its images are put on a device once."""
 
     def __init__(self) -> None:
-        self._sets: dict[tuple[str, Reading], Sets] = {}
-        self._skipped: dict[tuple[str, Reading], Sequence[Bad]] = {}
+        self._sets: dict[tuple[str, ReadOptions], Sets] = {}
+        self._skipped: dict[tuple[str, ReadOptions], Sequence[Unusable]] = {}
         self._images: dict[tuple[int, torch.device], Tensor] = {}
         self._lock = threading.Lock()
 
-    def load(self, data: str, reading: Reading) -> Sets:
+    def load(self, data: str, reading: ReadOptions) -> Sets:
         """Return the decoded sets, on the CPU."""
         with self._lock:
             if (data, reading) not in self._sets:
                 keep = partial(self._skipped.__setitem__, (data, reading))
-                self._sets[data, reading] = load_data(data, reading, left_out=keep)
+                self._sets[data, reading] = load_data(data, reading, on_unusable=keep)
             return self._sets[data, reading]
 
-    def skipped(self, data: str, reading: Reading) -> Sequence[Bad]:
+    def skipped(self, data: str, reading: ReadOptions) -> Sequence[Unusable]:
         """Return the samples of a loaded dataset that were skipped because they cannot be read."""
         return self._skipped[data, reading]
 
@@ -84,10 +84,10 @@ class Gathered(NamedTuple):
     places: Places
     fingerprint: str
     decided: Tensor | None = None  # (n) bool over `whole`: labels confirmed or corrected by a reviewer
-    skipped: Sequence[Bad] = ()
+    skipped: Sequence[Unusable] = ()
 
 
-def gather(experiment: Experiment, shelf: Shelf, known: Laid | None = None) -> Gathered:
+def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = None) -> Gathered:
     """Build the sets of an experiment.
 
     In order: load the data, replace its labels, draw a test set, add noise, hold samples out, correct the labels that
@@ -115,7 +115,7 @@ def gather(experiment: Experiment, shelf: Shelf, known: Laid | None = None) -> G
     return Gathered(sets.train, train, valid, test, Places(places, held, drawn), fingerprint, decided, skipped)
 
 
-def _relabelled(experiment: Experiment, sets: Sets, known: Laid | None) -> tuple[Sets, Tensor | None]:
+def _relabelled(experiment: Experiment, sets: Sets, known: LabelOverlay | None) -> tuple[Sets, Tensor | None]:
     """Replace the labels by those of the experiment's label file; also return which of them a reviewer decided."""
     if experiment.labels is None:
         return sets, None
@@ -134,12 +134,12 @@ def true_labels_known(experiment: Experiment) -> bool:
     return published or ":" in str(experiment.labels)
 
 
-def reading_of(experiment: Experiment) -> Reading:
+def reading_of(experiment: Experiment) -> ReadOptions:
     """Return the options for reading the data of an experiment."""
     window = window_size(experiment.augment)
     if window and experiment.size not in (None, window):
         raise InputError(f"--size {experiment.size} contradicts the window of {window} in --augment; remove --size")
-    return Reading(
+    return ReadOptions(
         size=experiment.size or window,
         window=window,
         normalise=experiment.normalise,
@@ -152,14 +152,14 @@ def reading_of(experiment: Experiment) -> Reading:
     )
 
 
-def labels_of(file: str, train: Trainable) -> Laid:
+def labels_of(file: str, train: Trainable) -> LabelOverlay:
     """Read labels for a training set: a .csv or .npy file, or one kind of CIFAR-N labels as file:kind."""
     path, _, kind = file.rpartition(":")
     if path and kind.isalnum() and not Path(file).exists():
         labels = read_cifar_n(Path(path), kind)
         if len(labels) != len(train):
             raise InputError(f"{path} has {len(labels):,} labels but the data has {len(train):,} samples")
-        return Laid(label_tensor(labels.numpy(), train.num_classes, path))
+        return LabelOverlay(label_tensor(labels.numpy(), train.num_classes, path))
     return read_label_file(Path(file), train.classes, len(train), train.names)
 
 

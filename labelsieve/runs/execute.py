@@ -20,7 +20,7 @@ from labelsieve import noise
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict, label_dtype
 from labelsieve.data import Trainable
-from labelsieve.data.images import Bad
+from labelsieve.data.images import Unusable
 from labelsieve.errors import InputError
 from labelsieve.methods import Problem, make
 from labelsieve.models import default_model, make_model
@@ -57,7 +57,7 @@ class Prepared:
     shape: tuple[int, ...]  # of one sample, as the network receives it
     places: Places
     decided: Tensor | None = None  # (n) bool over the training set of the data: labels decided by a reviewer
-    skipped: Sequence[Bad] = ()  # files and rows that cannot be read
+    skipped: Sequence[Unusable] = ()  # files and rows that cannot be read
 
 
 def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:

@@ -1,4 +1,4 @@
-"""load: the model that a run delivered, ready to predict."""
+"""Predictions with the delivered model of a run: ``load`` returns a ``Predictor``."""
 
 import json
 from collections.abc import Sequence
@@ -12,8 +12,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from labelsieve.data import Labelled, Trainable
-from labelsieve.data.arrays import Array, image_tensor
-from labelsieve.data.sets import seen_by_network
+from labelsieve.data.arrays import image_tensor
+from labelsieve.data.classes import Array
+from labelsieve.data.sets import normalise_inputs
 from labelsieve.errors import InputError
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
@@ -21,8 +22,50 @@ from labelsieve.runs.read import delivered_folder
 from labelsieve.runtime import prediction_batch_size, usable_device
 
 
+def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Predictor":
+    """Return the delivered model of a run.
+
+    Args:
+        run: the folder of a finished run, or its model.safetensors.
+        device: the device to predict on.
+        model: package.module:factory, required if the run was trained with a network from user code; such code is
+            never imported only because a file names it.
+    """
+    path = Path(run)
+    if path.is_dir():
+        path = delivered_folder(path) / "model.safetensors"
+    if not path.exists():
+        raise InputError(f"no model at {path}: name the folder of a finished run")
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})["labelsieve"])
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        name = about["model"]
+        if ":" in name and name != model:
+            raise InputError(
+                f"{path} has a network from user code: pass --model {name} (in Python, model={name!r}) to import it"
+            )
+        network = make_placeholder(partial(make_model, name, tuple(about["shape"]), len(about["classes"])))
+        network.load_state_dict(weights)
+    except InputError:
+        raise
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
+    network = network.to(usable_device(device))
+    normalise = about.get("normalise", "image")
+    return Predictor(network, about["shape"], about["classes"], normalise, about.get("columns"))
+
+
 class Predictor:
-    """A trained network with its class names; it takes images as they are, uint8, or rows of numbers."""
+    """A trained network with its class names.
+
+    Args:
+        network: returns logits (B, K).
+        shape: the shape of one sample: (channels, height, width) or (columns,).
+        classes: the names of the K classes.
+        normalise: how images are normalised: "image" or "imagenet".
+        columns: the names of the columns of a table, in the order of training.
+    """
 
     def __init__(
         self,
@@ -39,53 +82,63 @@ class Predictor:
         self.columns = tuple(columns) if columns else None
         self.batch = prediction_batch_size(self.shape)
 
+    def predict(self, images: Array | Tensor) -> Array:
+        """Return the number of the most likely class of each sample, (n)."""
+        numbers: Array = self.predict_proba(images).argmax(1)
+        return numbers
+
     @torch.no_grad()
     def predict_proba(self, images: Array | Tensor, source: str = "images") -> Array:
-        """Probabilities (n, K) of images (n, height, width[, channels]), or of rows (n, columns)."""
+        """Return the class probabilities (n, K).
+
+        Args:
+            images: uint8 images (n, height, width[, channels]), or table rows (n, columns).
+            source: the name of the data in error messages.
+        """
         if len(self.shape) == 1:
-            return self._of_batches(self._rows(np.asarray(images), source))
+            return self._predict_tensor(self._check_rows(np.asarray(images), source))
         tensor = image_tensor(np.asarray(images), source)
-        self._check(tuple(tensor.shape[1:]), "; one image alone is images[None]")
-        return self._of_batches(tensor)
+        self._check_shape(tuple(tensor.shape[1:]), "; pass a single image as images[None]")
+        return self._predict_tensor(tensor)
 
     @torch.no_grad()
     def predict_set(self, samples: Trainable) -> Array:
-        """Probabilities (n, K) of a set, whether it is in memory or streamed."""
-        samples = self._in_order(samples)
-        self._check(samples.shape)
+        """Return the class probabilities (n, K) of a dataset, in memory or streamed."""
+        samples = self._reorder_columns(samples)
+        self._check_shape(samples.shape)
         device = next(self.network.parameters()).device
         samples = samples.to(device)
-        everything = torch.arange(len(samples), device=device)
+        all_samples = torch.arange(len(samples), device=device)
         parts, first = [], 0
-        for count in samples.staged(everything, self.batch):
-            inputs = samples.inputs(everything[first : first + count])
+        for count in samples.staged(all_samples, self.batch):
+            inputs = samples.inputs(all_samples[first : first + count])
             parts.append(self.network(inputs).softmax(-1).cpu())
             first += count
         probs: Array = torch.cat(parts).numpy()
         return probs
 
-    def _in_order(self, samples: Trainable) -> Trainable:
-        """A table with its columns as they were in training."""
+    def _reorder_columns(self, samples: Trainable) -> Trainable:
+        """Return a table with its columns in the order of training."""
         if self.columns is None or not isinstance(samples, Labelled) or samples.columns is None:
             return samples
         missing = [column for column in self.columns if column not in samples.columns]
         if missing:
             raise InputError(f"the table has no column {missing[0]!r}, which the model was trained on")
-        places = [samples.columns.index(column) for column in self.columns]
-        return replace(samples, images=samples.images[:, places], columns=self.columns)
+        positions = [samples.columns.index(column) for column in self.columns]
+        return replace(samples, images=samples.images[:, positions], columns=self.columns)
 
-    def _check(self, now: tuple[int, ...], hint: str = "") -> None:
-        if now == self.shape:
+    def _check_shape(self, shape: tuple[int, ...], hint: str = "") -> None:
+        if shape == self.shape:
             return
-        if len(now) == len(self.shape) == 3:
-            (channels, height, width), was = self.shape, now
+        if len(shape) == len(self.shape) == 3:
+            channels, height, width = self.shape
             raise InputError(
                 f"the model was trained on images of {height} x {width} pixels with {channels} channels, got "
-                f"{was[1]} x {was[2]} with {was[0]}{hint}"
+                f"{shape[1]} x {shape[2]} with {shape[0]}{hint}"
             )
-        raise InputError(f"the model was trained on {described(self.shape)}, these are {described(now)}")
+        raise InputError(f"the model was trained on {describe_samples(self.shape)}, got {describe_samples(shape)}")
 
-    def _rows(self, values: Array, source: str) -> Tensor:
+    def _check_rows(self, values: Array, source: str) -> Tensor:
         if values.ndim != 2 or values.shape[1:] != self.shape or values.dtype.kind not in "iuf":
             raise InputError(
                 f"the model was trained on rows of {self.shape[0]} numbers, "
@@ -93,51 +146,15 @@ class Predictor:
             )
         return torch.from_numpy(values.astype(np.float32))
 
-    def _of_batches(self, tensor: Tensor) -> Array:
+    def _predict_tensor(self, tensor: Tensor) -> Array:
         device = next(self.network.parameters()).device
-        seen = (batch.to(device) for batch in tensor.split(self.batch))
-        inputs = (seen_by_network(batch, self.normalise) for batch in seen)
+        inputs = (normalise_inputs(batch.to(device), self.normalise) for batch in tensor.split(self.batch))
         probs: Array = torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
         return probs
 
-    def predict(self, images: Array | Tensor) -> Array:
-        """The number of the likeliest class of each image."""
-        numbers: Array = self.predict_proba(images).argmax(1)
-        return numbers
 
-
-def described(shape: Sequence[int]) -> str:
-    """What samples of a shape are, in plain words."""
+def describe_samples(shape: Sequence[int]) -> str:
+    """Return what samples of a shape are, such as "images of 32 x 32 pixels"."""
     if len(shape) == 1:
         return f"rows of {shape[0]} numbers"
     return f"images of {shape[1]} x {shape[2]} pixels"
-
-
-def load(run: str | Path, device: str = "cpu", model: str | None = None) -> Predictor:
-    """The delivered model of a run folder, or of its model.safetensors.
-
-    `model`: package.module:factory of a network of one's own; it is never imported because a file says so.
-    """
-    path = Path(run)
-    if path.is_dir():
-        path = delivered_folder(path) / "model.safetensors"
-    if not path.exists():
-        raise InputError(f"no model at {path}: give the folder of a finished run")
-    try:
-        with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})["labelsieve"])
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if ":" in about["model"] and about["model"] != model:
-            own = about["model"]
-            raise InputError(
-                f"{path} has a network of one's own: say --model {own} (in Python, model={own!r}) to run it"
-            )
-        network = make_placeholder(partial(make_model, about["model"], tuple(about["shape"]), len(about["classes"])))
-        network.load_state_dict(weights)
-    except InputError:
-        raise
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
-    normalise = about.get("normalise", "image")
-    network = network.to(usable_device(device))
-    return Predictor(network, about["shape"], about["classes"], normalise, about.get("columns"))

@@ -165,7 +165,7 @@ def gallery_indices(findings: Findings) -> list[int]:
 
 def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequence[str] | None = None) -> str:
     """Return verdict, noise per class and the most suspicious samples, as text; `facts`: contents of summary.json."""
-    width = min(30, max(len(printable(name)) for name in findings.classes))
+    width = min(30, max(len(printable(name)) for name in (*findings.classes, "label")))
     lines = [printable(findings.verdict), "", f"{'label':{width}}  samples      wrong  range                issues"]
     shares = sorted(zip(facts["per_class"], findings.noise.per_class, strict=True), key=lambda row: -row[1].estimate)
     for row, share in shares[:PRINTED_CLASSES]:

@@ -236,7 +236,9 @@ def basis(rate: Interval, held_out: int, samples: int) -> str:
     if not held_out:
         return ""
     if held_out == samples:
-        source = "by models that were not trained on the labels they judged. The class shares also use the final model"
+        source = (
+            "by models that were not trained on the labels they judged. The class shares also use the delivered model"
+        )
     else:
         source = f"from the {held_out:,} samples that the model was not trained on. The class shares use all samples"
     return f"The overall rate of {percent(rate.estimate)} is estimated {source} and are scaled to add up to this rate."

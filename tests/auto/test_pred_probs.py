@@ -84,12 +84,12 @@ def test_probabilities_are_audited(files, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a run"),
-        (["--labels", "y.npy", "--out", "out"], "name a run"),
+        ([], "name the run to audit"),
+        (["--labels", "y.npy", "--out", "out"], "name the run to audit"),
         (["nowhere"], "there is no folder nowhere"),
         (["--labels", "y.npy", "--pred-probs", "none.npy", "--out", "out"], "cannot read none.npy"),
         (["--labels", "y.npy", "--pred-probs", "y.npy", "--out", "out"], "y.npy must hold one array"),
-        (["--labels", "y.npy", "--pred-probs", "p.npy", "--out", "out", "--export", "csv"], "no export 'csv'"),
+        (["--labels", "y.npy", "--pred-probs", "p.npy", "--out", "out", "--export", "csv"], "unknown export 'csv'"),
         (["--labels", "y.npy", "--pred-probs", "p.npy", "--out", "out", "--text", "texts.csv:x"], "no column 'x'"),
         (["--labels", "y.npy", "--pred-probs", "p.npy", "--out", "out", "--classes", "y.npy"], "y.npy"),
     ],
@@ -106,10 +106,10 @@ def test_files_of_the_user_are_not_overwritten(folder, capsys):
     mine = [*AUDIT[:-1], "."]
     labels = Path("labels.csv")
     labels.write_text("id,label\n1,red\n")
-    assert "labels.csv is there already" in refused(capsys, *mine) and labels.read_text() == "id,label\n1,red\n"
+    assert "labels.csv exists and was not written by" in refused(capsys, *mine) and labels.read_text() == "id,label\n1,red\n"
     labels.unlink()
     Path("corrected.csv").write_text("mine")
-    assert "corrected.csv is there already" in refused(capsys, *mine, "--export", "corrected")
+    assert "corrected.csv exists and was not written by" in refused(capsys, *mine, "--export", "corrected")
     Path("corrected.csv").unlink()
     assert [execute([*mine, "--export", "corrected"]) for _ in range(2)] == [0, 0]
     assert execute([*mine[:5], "--out", "."]) == 0  # without texts, over an audit with texts
@@ -131,13 +131,13 @@ def test_report_of_an_audit_without_a_run(folder, capsys):
     assert capsys.readouterr().out.endswith("report: found/report.html\n")
     text = (folder / "found" / "report.html").read_text(encoding="utf-8")
     assert json.loads((folder / "found" / "summary.json").read_bytes())["verdict"] in text
-    assert "<h1>The labels of <bdi>t.csv</bdi></h1>" in text and "Audit <bdi>found</bdi>" in text
+    assert "<h1>Label report: <bdi>t.csv</bdi></h1>" in text and "Audit <bdi>found</bdi>" in text
     assert text.count("<blockquote") == 12 and "&lt;b&gt;long" in text
     assert "Labels that look wrong" in text and text.count('class="heat"') == 1
     assert "<span>review</span> <span>found</span>" in text
     for of_a_run in ('id="training"', "penalty", "<polyline", "<span>predict</span>", "epochs", "delivered model"):
         assert of_a_run not in text
-    assert "The file labels.csv lists every sample" in text and "Nothing was trained" in text
+    assert "The file labels.csv lists every sample" in text and "No model was trained" in text
 
 
 def test_report_shows_rows_and_the_training_command(folder):
@@ -168,7 +168,7 @@ def test_hint_if_the_samples_are_not_given(folder, capsys):
     assert "add --text or --data" in capsys.readouterr().out
     assert execute(["report", "found"]) == 0
     text = (folder / "found" / "report.html").read_text(encoding="utf-8")
-    assert "with --text or --data shows them" in text and "no picture" not in text and text.count('class="card') == 90
+    assert "pass --text or --data to labelsieve audit" in text and "no picture" not in text and text.count('class="card') == 90
 
 
 def test_report_without_a_noise_matrix(folder):
@@ -186,9 +186,9 @@ def test_audit_of_a_run_is_refused_as_a_separate_audit(folder, capsys):
     run = make_run(folder / "run")
     make_audit(run)
     capsys.readouterr()
-    assert "name the run, run, instead" in refused(capsys, "report", "run/audit")
-    assert "name the run, run, instead" in refused(capsys, "review", "run/audit")
-    assert "found is an audit without a run, which is shown alone" in refused(capsys, "report", "run", "found")
+    assert "name the run instead: run" in refused(capsys, "report", "run/audit")
+    assert "name the run instead: run" in refused(capsys, "review", "run/audit")
+    assert "found is an audit without a run; report it separately" in refused(capsys, "report", "run", "found")
     (folder / "bare").mkdir()
     for command in ("report", "review"):
         assert "bare is neither a run" in refused(capsys, command, "bare")
@@ -221,8 +221,8 @@ def test_review_page_is_served_from_the_audit_folder(folder):
         said = server.stdout.readline()
         server.send_signal(signal.SIGINT)
         after = server.stdout.read()
-    assert said.startswith("9 suspects to look at: http://127.0.0.1:") and server.returncode == 0
-    assert after.endswith(f"no decisions were made\nbegin again: labelsieve review {folder / 'found'}\n")
+    assert said.startswith("9 suspects to review: http://127.0.0.1:") and server.returncode == 0
+    assert after.endswith(f"no decisions were made\nstart again: labelsieve review {folder / 'found'}\n")
 
 
 def test_assumed_order_of_the_columns_is_printed(folder, capsys):
@@ -319,7 +319,7 @@ def test_rows_are_rounded_in_report_and_review(folder):
     assert execute(argv) == 0 and execute(["report", "found"]) == 0
     text = (folder / "found" / "report.html").read_text(encoding="utf-8")
     assert text.count("<dt><bdi>length</bdi></dt>") == 90 == len(re.findall(r"<dd><bdi>\d+\.09</bdi></dd>", text))
-    opening = ReviewState(folder / "found").opening()
-    assert {suspect["index"]: suspect["row"] for suspect in opening["suspects"]} == {
+    initial = ReviewState(folder / "found").initial()
+    assert {suspect["index"]: suspect["row"] for suspect in initial["samples"]} == {
         i: {"length": float(f"{i}.09")} for i in range(90)
     }

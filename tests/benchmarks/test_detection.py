@@ -1,4 +1,4 @@
-"""Figures of detection by hand, what peers compute, and the tables that come from a record."""
+"""Benchmarks of detection: figures by hand, scores of other packages, and tables from the records."""
 
 import json
 from dataclasses import replace
@@ -25,38 +25,36 @@ from benchmarks.auto import table as automatic_table
 from benchmarks.detection import auroc, average_precision, decision, precision_at_errors, ranking
 from benchmarks.peers import Watched, cross_validated, margins, normalized_margin, self_confidence, stratified_folds
 from benchmarks.peers import watched as watched_training
+from benchmarks.posthoc import OURS, THEIRS, classifiers_table, steps_table
 from labelsieve.runs.execute import prepare
 from labelsieve.runs.spec import experiment_for
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WRONG = np.array([True, False, True, False])
 LABELS = np.array([0, 2, 1])
 PROBS = np.array([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
 
 
-# --- figures
-
-
-def test_a_ranking_by_hand():
+def test_ranking_figures_by_hand():
     score = np.array([0.1, 0.2, 0.3, 0.4])  # wrong, right, wrong, right
     assert average_precision(WRONG, score) == pytest.approx((1 + 2 / 3) / 2)
     assert auroc(WRONG, score) == 3 / 4
     assert precision_at_errors(WRONG, score) == 1 / 2
 
 
-def test_equal_scores_are_taken_together():
-    score = np.array([0.1, 0.1, 0.1, 0.9])  # wrong, right and wrong alike, then a right one
+def test_equal_scores_share_a_rank():
+    score = np.array([0.1, 0.1, 0.1, 0.9])  # the first three are equal: wrong, right, wrong
     assert average_precision(WRONG, score) == pytest.approx(2 / 3)
     assert auroc(WRONG, score) == pytest.approx((2 + 2 * 0.5) / 4)
-    nothing_said = np.zeros(4)
-    assert average_precision(WRONG, nothing_said) == auroc(WRONG, nothing_said) == 0.5
+    constant = np.zeros(4)
+    assert average_precision(WRONG, constant) == auroc(WRONG, constant) == 0.5
 
 
-def test_the_best_and_the_worst_ranking():
+def test_best_and_worst_ranking():
     assert set(ranking(WRONG, -WRONG.astype(float)).values()) == {1.0}
     worst = ranking(WRONG, WRONG.astype(float))
     assert (worst["auroc"], worst["precision_at_errors"]) == (0, 0)
-    assert worst["average_precision"] == 0.5  # both are found at the end, among four
+    assert worst["average_precision"] == 0.5  # both wrong labels come last
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=2, max_size=30))
@@ -70,22 +68,19 @@ def test_auroc_counts_pairs(rows):
     assert average_precision(wrong[shuffled], score[shuffled]) == pytest.approx(average_precision(wrong, score))
 
 
-def test_a_decision_by_hand():
+def test_decision_figures_by_hand():
     found = decision(WRONG, np.array([True, True, False, False]))
     assert found == {"precision": 0.5, "recall": 0.5, "f1": 0.5}
     assert decision(WRONG, np.zeros(4, bool)) == {"precision": 0, "recall": 0, "f1": 0}
     assert decision(WRONG, np.ones(4, bool)) == {"precision": 0.5, "recall": 1, "f1": pytest.approx(2 / 3)}
 
 
-# --- peers
-
-
-def test_the_scores_of_probabilities_by_hand():
+def test_scores_of_probabilities_by_hand():
     assert self_confidence(LABELS, PROBS).tolist() == [0.7, 0.2, 0.8]
     assert normalized_margin(LABELS, PROBS) == pytest.approx([0.75, 0.35, 0.85])
 
 
-def test_they_are_cleanlabs():
+def test_scores_match_cleanlab():
     rank = pytest.importorskip("cleanlab.rank", reason="cleanlab is not installed")
     probs = np.random.default_rng(0).dirichlet(np.ones(5), 200)
     labels = np.arange(200) % 5
@@ -98,7 +93,7 @@ def test_margins_by_hand():
     assert margins(logits, torch.tensor([0, 1])).tolist() == [-3.0, 3.0]
 
 
-def test_the_area_is_the_packages(tmp_path):
+def test_area_under_the_margin_matches_the_aum_package(tmp_path):
     aum = pytest.importorskip("aum", reason="aum is not installed")
     calculator = aum.AUMCalculator(str(tmp_path), compressed=True)
     random = torch.Generator().manual_seed(0)
@@ -113,7 +108,7 @@ def test_the_area_is_the_packages(tmp_path):
     assert method.scores()["AUM"] / 3 == pytest.approx([theirs[i] for i in range(20)], abs=1e-5)
 
 
-def test_folds_are_even_in_every_label():
+def test_folds_are_stratified():
     labels = torch.tensor([0] * 50 + [1] * 23)
     folds = stratified_folds(labels, 5, seed=0)
     assert folds[:50].bincount().tolist() == [10] * 5
@@ -137,15 +132,12 @@ def test_cross_validated_probabilities_find_wrong_labels(small):
     assert found.search.cpu > 0 and found.folds.cpu > 0
 
 
-def test_plain_training_is_watched(small):
+def test_scores_of_a_plain_training_find_wrong_labels(small):
     found = watched_training(small)
     wrong = (small.train.labels != small.train.clean).numpy()
     assert list(found) == ["AUM, until the first drop", "AUM, all epochs", "mean loss", "mean confidence"]
     assert found["AUM, until the first drop"][1].cpu < found["AUM, all epochs"][1].cpu
     assert all(auroc(wrong, score) > 0.7 for score, _ in found.values())
-
-
-# --- tables
 
 
 def cell(system, seed, noise="pair", **scores):
@@ -165,7 +157,7 @@ MADE_UP = [
 ]
 
 
-def test_the_best_peer_and_the_paired_difference():
+def test_best_peer_and_paired_difference():
     cells = settings(MADE_UP)["fashion (6,000 samples, small)"]["pair 40%"]
     assert best_peer(cells) == "cleanlab, self-confidence"
     assert differences(cells, "labelsieve, true rate", best_peer(cells)) == pytest.approx([0.2, -0.1])
@@ -176,13 +168,13 @@ def test_the_best_peer_and_the_paired_difference():
     assert "| cleanlab, without the search for the number of epochs | 6.0 | 12.0 |" in time_table(settings(MADE_UP))
 
 
-def test_a_loss_is_said():
+def test_lower_precision_is_reported():
     worse = [cell("labelsieve", 3, **{"labelsieve, true rate": 0.5}), *MADE_UP[2:3]]
     claim = "labelsieve, true rate, has a lower average precision than the best peer"
     assert f"- {claim}: pair 40%, cleanlab, self-confidence (-0.200)." in summary(worse)
 
 
-def test_a_worse_decision_is_said():
+def test_lower_f1_is_reported():
     ours, theirs = cell("labelsieve", 3, **{"labelsieve, true rate": 0.9}), MADE_UP[2]
     ours["scores"]["labelsieve, true rate"]["f1"] = 0.5
     theirs = {**theirs, "scores": {name: {**row, "f1": 0.75} for name, row in theirs["scores"].items()}}
@@ -191,14 +183,14 @@ def test_a_worse_decision_is_said():
     ]
 
 
-def test_scores_that_cleanlab_did_not_compute_are_marked():
+def test_scores_without_cleanlab_are_marked():
     made = {"made": {"versions": {"cleanlab": "not installed"}}}
     (noises,) = settings([MADE_UP[0], {**MADE_UP[2], **made}]).values()
     assert "| cleanlab, self-confidence (by its definition) | 0.700 |" in precision_table(noises)
 
 
-def test_what_is_recorded_is_not_run_again(tmp_path, capsys):
-    """A whole tiny benchmark, twice; no other package is needed."""
+def test_recorded_results_are_not_computed_again(tmp_path, capsys):
+    """Run a tiny benchmark twice; it needs no other package."""
     words = ["--data", "fashion", "--noise", "pair:0.4", "--seeds", "0", "--epochs", "2", "--subset", "300"]
     words += ["--device", "cpu", "--work", str(tmp_path / "work"), "--out", str(tmp_path / "record.json")]
     main(words)
@@ -211,7 +203,7 @@ def test_what_is_recorded_is_not_run_again(tmp_path, capsys):
     again = capsys.readouterr().out
     assert (tmp_path / "record.json").stat().st_mtime_ns == before
     assert first.endswith(again) and again.strip() == summary(record)
-    main([*words, "--again", "cleanlab"])  # its probabilities are kept: only the scores are made anew
+    main([*words, "--again", "cleanlab"])  # its probabilities are kept, only the scores are computed again
     anew = json.loads((tmp_path / "record.json").read_text())
     assert [made for made in record if made["system"] != "cleanlab"] == anew[:-1] and len(anew) == len(record)
     (old,) = [made for made in record if made["system"] == "cleanlab"]
@@ -220,7 +212,7 @@ def test_what_is_recorded_is_not_run_again(tmp_path, capsys):
         assert anew[-1]["scores"][name]["average_precision"] == row["average_precision"]
 
 
-def test_the_documented_tables_come_from_the_record():
+def test_tables_of_the_documentation_match_the_record():
     record = json.loads((ROOT / "benchmarks" / "results" / "audit.json").read_text())
     systems = len({made["system"] for made in record})
     for cells in (cells for noises in settings(record).values() for cells in noises.values()):
@@ -228,19 +220,19 @@ def test_the_documented_tables_come_from_the_record():
     assert summary(record) in (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 
 
-def test_the_documented_recall_on_probabilities_comes_from_the_record():
+def test_documented_recall_matches_the_record():
     record = json.loads((ROOT / "benchmarks" / "results" / "audit.json").read_text())
     rows = [made["scores"].get(POST_HOC) for made in record if made["rate"] == 0.4]
     recall = [100 * row["recall"] for row in rows if row]
     assert f"finds {min(recall):.0f}% to {max(recall):.0f}% of the wrong labels" in (ROOT / "docs/audit.md").read_text()
 
 
-def test_the_documented_automatic_rates_come_from_the_record():
+def test_documented_automatic_rates_match_the_record():
     rows = json.loads((ROOT / "benchmarks" / "results" / "auto.json").read_text())["rows"]
     assert len(rows) == 47 and automatic_table(rows) in (ROOT / "docs" / "auto.md").read_text(encoding="utf-8")
 
 
-def test_what_is_said_of_the_automatic_rates_is_so():
+def test_documented_extremes_match_the_record():
     rows = json.loads((ROOT / "benchmarks" / "results" / "auto.json").read_text())["rows"]
     page = " ".join((ROOT / "docs" / "auto.md").read_text(encoding="utf-8").split())
     off = {(r["data"], r["noise"], r["rate"], r["seed"]): 100 * (r["estimate"][0] - r["wrong"]) for r in rows}
@@ -260,3 +252,10 @@ def test_what_is_said_of_the_automatic_rates_is_so():
     both = [row["error"] - row["error selecting"] for row in rows if row["data"] != "cifar10n"]
     better, worse = (sum(sign * change > 0 for change in both) for sign in (-1, 1))
     assert f"it improved {better} of {len(both)} models and made {worse} worse" in page
+
+
+def test_tables_of_decision_26_match_the_record():
+    record = json.loads((ROOT / "benchmarks" / "results" / "posthoc.json").read_text())
+    decided = (ROOT / "docs" / "decisions" / "026-probabilities-of-any-classifier.md").read_text(encoding="utf-8")
+    assert steps_table(record) in decided and classifiers_table(record) in decided
+    assert {OURS, THEIRS} <= {row["step"] for row in record}

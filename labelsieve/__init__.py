@@ -1,4 +1,4 @@
-"""Train classifiers on data whose labels are partly wrong."""
+"""Train classifiers on data with noisy labels, and find the labels that are wrong."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from labelsieve.methods.mentornet import default, mentornet, mentornet_prop
     from labelsieve.predict import Predictor, load
 
-_WHERE = {
+_MODULE_OF = {
     "CriteriaALL": "core",
     "CriteriaOL": "core",
     "CriteriaPL": "core",
@@ -48,11 +48,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import torch only when something needs it: the command line's --help does not."""
-    if name in _WHERE:
-        return getattr(import_module(f"labelsieve.{_WHERE[name]}"), name)
+    """Import a public name when it is used first, so that `import labelsieve` does not import torch."""
+    if name in _MODULE_OF:
+        return getattr(import_module(f"labelsieve.{_MODULE_OF[name]}"), name)
     raise AttributeError(
-        f"module 'labelsieve' has no attribute {name!r}; methods are made by name: labelsieve.make('selfie', problem)"
+        f"module 'labelsieve' has no attribute {name!r}; make a method by its name: labelsieve.make('selfie', problem)"
     )
 
 

@@ -1,4 +1,4 @@
-"""What every recipe uses: Problem, the registry of methods, and the selection part that recipes share.
+"""Problem, the registry of methods, and the selection part that recipes share.
 
 A recipe is a function that takes a `Problem` and a criterion and returns a `Method`. Its keyword-only arguments are the
 options of the method, and the first paragraph of its docstring is the summary shown by `labelsieve methods`.

@@ -63,9 +63,9 @@ def test_co_teaching_plus_equals_the_reference_loop(empty):
 
 def test_co_teaching_of_identical_networks_is_mentornet():
     labels, steps = made_up_training(7, epochs=3)
-    twins = [(epoch, index, np.repeat(logits, 2, 0)) for epoch, index, logits in steps]
+    doubled = [(epoch, index, np.repeat(logits, 2, 0)) for epoch, index, logits in steps]
     for criterion in ("ol", "all"):
-        two = run(make("co-teaching", Problem(CLASSES, 0.4, 0), criterion, ramp=1), labels, twins)
+        two = run(make("co-teaching", Problem(CLASSES, 0.4, 0), criterion, ramp=1), labels, doubled)
         single = run(make("mentornet", Problem(CLASSES, 0.4, 0), criterion), labels, steps)
         for a, b in zip(two, single, strict=True):
             assert torch.allclose(a.losses, b.losses.expand(2))

@@ -57,9 +57,9 @@ def test_validation_loss_has_no_adversarial_term():
     model, x, y = Softmax(torch.randn(3, 6)), torch.randn(8, 6), torch.randint(3, (8,))
     method = make("vat", Problem(3, 0.1))
     method.start_epoch(0)
-    learnt = method(model(x), y, model=model, inputs=x)
+    training_loss = method(model(x), y, model=model, inputs=x)
     with torch.no_grad():
-        assert learnt > method(model(x), y) == method.eval()(model(x), y)
+        assert training_loss > method(model(x), y) == method.eval()(model(x), y)
 
 
 def test_unit_does_not_under_or_overflow():

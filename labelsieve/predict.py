@@ -1,20 +1,26 @@
-"""Predictions with the delivered model of a run: ``load`` returns a ``Predictor``."""
+"""Predictions with the delivered model of a run: `load` returns a `Predictor`; `predict_data` reads data of any kind."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from labelsieve.data import Labelled, Trainable
-from labelsieve.data.arrays import image_tensor
+from labelsieve.data import DATASETS, Labelled, ReadOptions, Trainable, load_data
+from labelsieve.data.arrays import image_tensor, load_npy, load_npz, npz_keys
 from labelsieve.data.classes import Array
+from labelsieve.data.folder import IMAGE_SUFFIXES, labelled_files, read_unlabelled_images
+from labelsieve.data.images import Frame, Unusable, describe_unusable
+from labelsieve.data.load import decode_all
 from labelsieve.data.sets import normalise_inputs
+from labelsieve.data.table import read_unlabelled_table
 from labelsieve.errors import InputError
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
@@ -158,3 +164,84 @@ def describe_samples(shape: Sequence[int]) -> str:
     if len(shape) == 1:
         return f"rows of {shape[0]} numbers"
     return f"images of {shape[1]} x {shape[2]} pixels"
+
+
+def predict_data(
+    predictor: Predictor, data: str, label_column: str | None = None, image_column: str | None = None
+) -> tuple[Array, list[str] | None, Sequence[Any]]:
+    """Classify data of any kind, with or without labels.
+
+    Returns:
+        Probabilities (n, K), the class names of the labels if the data has labels, and a name for each sample.
+    """
+    path = Path(data)
+    if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+        return _predict_picture(predictor, path), None, [path.name]
+    if path.suffix == ".npy" or (path.suffix == ".npz" and "labels" not in npz_keys(path)):
+        values = load_npy(path) if path.suffix == ".npy" else _unlabelled_arrays(path)
+        return predictor.predict_proba(values, data), None, range(len(values))
+    reading = ReadOptions(
+        frame=_frame_of(predictor),
+        normalise=predictor.normalise,
+        skip_bad=True,
+        label=label_column,
+        image=image_column,
+    )
+    try:
+        sets = load_data(data, reading, on_unusable=_print_unusable)
+    except InputError:
+        unlabelled = _read_unlabelled(path, reading, predictor)
+        if unlabelled is None:
+            raise
+        return predictor.predict_set(unlabelled), None, unlabelled.names or range(len(unlabelled))
+    known = [sets.test] if data in DATASETS and sets.test else [each for each in sets if each is not None]
+    probs = np.concatenate([predictor.predict_set(each) for each in known])
+    given = [each.classes[k] for each in known for k in each.labels.tolist()]
+    names = [name for each in known for name in each.names or ()]
+    return probs, given, names or range(len(given))
+
+
+def _predict_picture(predictor: Predictor, path: Path) -> Array:
+    if len(predictor.shape) != 3:
+        raise InputError(f"{path} is a picture, but the model was trained on rows of {predictor.shape[0]} numbers")
+    picture, bad = decode_all(labelled_files(path.parent, [path.name], [0], predictor.classes), _frame_of(predictor))
+    if bad:
+        raise InputError(f"cannot read {path}: {bad[0].reason}")
+    return predictor.predict_set(replace(picture, normalise=predictor.normalise))
+
+
+def _frame_of(predictor: Predictor) -> Frame | None:
+    """Return the size to which images are scaled; None for a model of tables."""
+    return Frame(*predictor.shape[1:], predictor.shape[0]) if len(predictor.shape) == 3 else None
+
+
+def _read_unlabelled(path: Path, reading: ReadOptions, predictor: Predictor) -> Trainable | None:
+    """Read a folder of images or a table without labels; None for anything else."""
+    if path.is_dir():
+        pictures, bad = read_unlabelled_images(path, predictor.classes)
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        found = read_unlabelled_table(path, predictor.classes, reading.image, predictor.columns)
+        if isinstance(found, Labelled):
+            return found
+        pictures, bad = found, []
+    else:
+        return None
+    whole, unusable = decode_all(pictures, reading.frame)
+    _print_unusable([*bad, *unusable])
+    if not len(whole):
+        raise InputError(f"none of the images of {path} can be read")
+    return replace(whole, normalise=predictor.normalise)
+
+
+def _print_unusable(bad: Sequence[Unusable]) -> None:
+    if bad:
+        print(describe_unusable(bad), file=sys.stderr)
+
+
+def _unlabelled_arrays(path: Path) -> Array:
+    """Return the images or rows of a .npz file without labels."""
+    arrays = load_npz(path)
+    for key in ("images", "features"):
+        if key in arrays:
+            return arrays[key]
+    raise InputError(f"{path} has no 'images' (it has: {', '.join(arrays)})")

@@ -96,9 +96,8 @@ def run(options: Namespace) -> None:
         if options.dry_run:
             print(forecast(request, path, shelf))
             return
-        if rate is None:
-            save_request(path, facts)
         train(request, path, Runner(shelf, options.command_line))
+        save_request(path, facts)
     finish(path, shelf, automatic=rate is None)
 
 

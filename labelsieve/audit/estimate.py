@@ -1,14 +1,13 @@
 """Estimates of the noise rate, overall and per class, and of the noise matrix; and their reconciliation."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.guesses import Guesses, guesses_from_probs
+from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.audit.posterior import count_joint, label_given_true, label_probability, posterior, unmix
 
-Array = np.ndarray[Any, Any]
 Z_95 = 1.96  # standard errors of a 95% interval
 MAX_LOG_FACTOR = 40.0  # bound of the search for a factor on the odds
 BISECTIONS = 80
@@ -71,12 +70,8 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
     """Return the noise with another overall rate and with class shares that add up to it.
 
     The odds of a wrong label change by the same factor in all classes. This keeps the order of the classes and shares
-    between 0 and 1. Ranges only become wider: they include the estimates from before.
-
-    Args:
-        noise: The estimate to change.
-        rate: The overall noise rate.
-        sizes: (K) number of samples of each label.
+    between 0 and 1. Ranges only become wider: they include the estimates from before. `sizes` (K) is the number of
+    samples of each label.
     """
     wrong = np.array([share.estimate for share in noise.per_class])
     factor = odds_factor(rate.estimate, wrong, sizes)
@@ -93,13 +88,9 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
 
 
 def noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) -> Noise:
-    """Return the noise given label probabilities.
+    """Return the noise given probabilities of the labels (n) and expected counts of label and true class (K, K).
 
-    Args:
-        guesses: The guesses of the classifier.
-        likely: (n) probability of each label, for the estimate.
-        joint: (K, K) expected counts of label and true class.
-        careful: (n) probability of each label, for the lower end of the range.
+    The lower end of the range comes from the `careful` probabilities (n), the upper end from the confident joint.
     """
     classes = guesses.num_classes
     sizes = np.bincount(guesses.labels, minlength=classes)

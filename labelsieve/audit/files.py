@@ -18,10 +18,10 @@ from PIL import Image
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import Findings, span
+from labelsieve.audit.guesses import Array
 from labelsieve.files import disk_error, refuse_others, write_atomically
 from labelsieve.text import escape_cell, percent, printable
 
-Array = np.ndarray[Any, Any]
 Views = Mapping[int, Mapping[str, Any]]  # by position: the contents of a sample, under one of VIEW_KINDS
 Render = Callable[[Sequence[int], Path], Views]  # renders samples; thumbnails go into the folder
 

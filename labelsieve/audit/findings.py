@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +13,11 @@ from labelsieve.audit.estimate import (
     estimate_out_of_sample_noise,
     reconcile,
 )
-from labelsieve.audit.guesses import Guesses
+from labelsieve.audit.guesses import Array, Guesses
 from labelsieve.audit.posterior import estimate_label_given_true, label_probability, most_probable_others, unmix
 from labelsieve.audit.quality import THRESHOLD
 from labelsieve.text import percent
 
-Array = np.ndarray[Any, Any]
 MARGIN_WEIGHT = 0.25  # of the log-odds of the training margin (docs/decisions/023)
 MIN_SHARE = 1e-6  # before taking log-odds
 COMMON_CONFUSION = 0.05  # share of a label's samples that seem to be one other class, from which it is reported
@@ -58,13 +56,30 @@ class Findings:
     @property
     def verdict(self) -> str:
         """Return the share of wrong labels and what to do, in a few sentences."""
-        issues = int(self.issues.sum())
-        return verdict(self.noise, issues, len(self), self.classes, self.trusts_labels, self.given_rate)
+        rate, issues = self.noise.rate, int(self.issues.sum())
+        if looks_clean(rate):
+            return clean_verdict(rate, issues, self.trusts_labels, self.given_rate)
+        about = "At least" if self.trusts_labels else "About"
+        share = f"{about} {percent(rate.estimate)} of the {len(self):,} labels look wrong (range {span(rate)})."
+        marked = suspects(issues, len(self), rate.estimate)
+        if rate.estimate > IMPLAUSIBLE_RATE:
+            weak = "Either most labels are wrong or the model is too weak to judge them: check some samples first."
+            return f"{share} {marked} {weak}"
+        return f"{share} {marked} {confusion(self.noise.matrix, self.classes)}"
 
     @property
     def basis(self) -> str:
-        """Return how overall rate and class shares were estimated, if they come from different guesses."""
-        return basis(self.noise.rate, self.held_out, len(self.labels))
+        """Return how overall rate and class shares were estimated; empty if both come from all samples."""
+        if not self.held_out:
+            return ""
+        if self.held_out == len(self):
+            source, used = "by models that were not trained on the labels they judged", "also use the delivered model"
+        else:
+            source, used = f"from the {self.held_out:,} samples that the model was not trained on", "use all samples"
+        return (
+            f"The overall rate of {percent(self.noise.rate.estimate)} is estimated {source}. The class shares {used} "
+            "and are scaled to add up to this rate."
+        )
 
     @property
     def corrected(self) -> Array:
@@ -162,25 +177,6 @@ def log_odds(share: Array) -> Array:
     return odds
 
 
-def verdict(
-    noise: Noise,
-    issues: int,
-    samples: int,
-    classes: Sequence[str],
-    trusts_labels: bool = False,
-    given_rate: float = 0.0,
-) -> str:
-    """Return the share of wrong labels and what to do, in a few sentences; arguments as in `Findings`."""
-    rate = noise.rate
-    if looks_clean(rate):
-        return clean_verdict(rate, issues, trusts_labels, given_rate)
-    share = f"{'At least' if trusts_labels else 'About'} {percent(rate.estimate)} of the {samples:,} labels look wrong"
-    found = f"{share} (range {span(rate)}). {suspects(issues, samples, rate.estimate)}"
-    if rate.estimate > IMPLAUSIBLE_RATE:
-        return f"{found} Either most labels are wrong or the model is too weak to judge them: check some samples first."
-    return f"{found} {confusion(noise.matrix, classes)}"
-
-
 def suspects(issues: int, samples: int, rate: float) -> str:
     """Return the number of issues in a sentence that agrees with the estimated rate."""
     number = f"{issues:,} {'label is' if issues == 1 else 'labels are'}"
@@ -231,19 +227,6 @@ def confusion(matrix: Array, classes: Sequence[str]) -> str:
     )
 
 
-def basis(rate: Interval, held_out: int, samples: int) -> str:
-    """Return how overall rate and class shares were estimated; empty if both come from all samples."""
-    if not held_out:
-        return ""
-    if held_out == samples:
-        source = (
-            "by models that were not trained on the labels they judged. The class shares also use the delivered model"
-        )
-    else:
-        source = f"from the {held_out:,} samples that the model was not trained on. The class shares use all samples"
-    return f"The overall rate of {percent(rate.estimate)} is estimated {source} and are scaled to add up to this rate."
-
-
 def reasons(
     guesses: Guesses,
     other: Array,
@@ -253,16 +236,10 @@ def reasons(
     classes: Sequence[str],
     remarks: Sequence[str] | None = None,
 ) -> list[str]:
-    """Return for each sample why its label is suspicious or not.
+    """Return for each sample why its label is suspicious or not, followed by its remark.
 
-    Args:
-        guesses: Guesses for n samples.
-        other: (n) most probable class besides the label.
-        likelihood: (n) predicted probability of that class.
-        issues: (n) bool: labels that are more likely wrong than right.
-        matrix: (K, K) noise matrix, row: given label, column: true class.
-        classes: Names of the classes.
-        remarks: (n) sentences to append, or empty strings.
+    `other` (n) is the most probable class besides the label, `likelihood` (n) its predicted probability, `matrix`
+    (K, K) the noise matrix.
     """
     count = len(guesses)
     decided = np.zeros(count, bool) if guesses.decided is None else guesses.decided

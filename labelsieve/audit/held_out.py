@@ -7,15 +7,14 @@ likelihood of the held-out labels. Each share is reduced by half a sample, so th
 over- or underconfident: the temperature that maximizes the likelihood is found together with the shares.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from labelsieve.audit.estimate import Z_95, Interval
-from labelsieve.audit.guesses import Guesses, evenly_spaced
+from labelsieve.audit.guesses import Array, Guesses, evenly_spaced
 from labelsieve.audit.posterior import TEMPERATURES
 
-Array = np.ndarray[Any, Any]
 PENALTY = 0.5  # samples subtracted from each share, and the log-likelihood that each share must add
 MAX_PROBABILITIES = 2_000_000  # used for the estimate
 RESAMPLES = 30

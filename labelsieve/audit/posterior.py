@@ -13,13 +13,11 @@ Unmixing needs predictions for samples whose labels were not trained on, as in c
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from labelsieve.audit.guesses import Guesses, evenly_spaced
+from labelsieve.audit.guesses import Array, Guesses, evenly_spaced
 
-Array = np.ndarray[Any, Any]
 ROUNDS = 3  # re-estimations of the joint; more would trust the classifier too much (docs/decisions/023)
 PRIOR = 5.0  # pseudo-count of each true class, spread evenly over all labels
 MAX_SAMPLES = 200_000  # for estimating the joint, and per batch
@@ -77,11 +75,11 @@ def bayes_weights(guesses: Guesses, label_given: Array) -> tuple[Array, Array, A
     return classes, weight / total[:, None], rest / total
 
 
-def estimate_label_given_true(guesses: Guesses, rounds: int = ROUNDS) -> Array:
+def estimate_label_given_true(guesses: Guesses) -> Array:
     """Return P(label | true class) (K, K), estimated from the guesses in a few rounds of Bayes' rule."""
     some = guesses.at(evenly_spaced(len(guesses), MAX_SAMPLES))
     joint = count_joint(some)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         joint = posterior(some, label_given_true(joint))[1]
     return label_given_true(joint)
 

@@ -1,14 +1,13 @@
 """Quality of each label from the probabilities of any classifier: `label_quality` and `find_label_issues`."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from labelsieve.audit.guesses import Guesses, checked_chunks, checked_labels, guesses_from_probs
+from labelsieve.audit.guesses import Array, Guesses, checked_chunks, checked_labels, guesses_from_probs
 from labelsieve.audit.posterior import label_probability, unmix
 from labelsieve.errors import InputError, nearest
 
-Array = np.ndarray[Any, Any]
 Criterion = Literal["posterior", "all", "ol", "margin"]
 CRITERIA = ("posterior", "all", "ol", "margin")
 THRESHOLD = 0.5  # labels with a lower quality are more likely wrong than right

@@ -8,13 +8,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import findings_from_guesses
-from labelsieve.audit.guesses import guesses_from_probs
+from labelsieve.audit.guesses import Array, guesses_from_probs
 from labelsieve.auto.audit import print_ignored_decisions
 from labelsieve.auto.samples import read_texts, sample_renderer, text_file, text_renderer
 from labelsieve.data import ReadOptions, Trainable, load_data
@@ -27,7 +26,6 @@ from labelsieve.runs.execute import versions
 from labelsieve.runs.read import read_json
 from labelsieve.text import printable
 
-Array = np.ndarray[Any, Any]
 Names = tuple[str, ...]
 Record = tuple[int, list[str]]  # number of a line and its cells
 TABLES = (".csv", ".tsv")
@@ -119,18 +117,9 @@ def read_class_names(path: Path | None, count: int) -> Names | None:
 
 
 def class_numbers(labels: Array, names: Names | None, path: Path, count: int) -> tuple[Array, Names, bool]:
-    """Convert labels to class numbers.
+    """Return labels (n) as class numbers, the names of the classes, and whether their order is assumed.
 
-    Labels that are all among the names stand for these; other integers stand for the columns, from 0.
-
-    Args:
-        labels: (n) numbers or names.
-        names: Names of the columns, if they are known.
-        path: File of the labels, for error messages.
-        count: Number of columns.
-
-    Returns:
-        The class numbers (n), the names of the classes, and whether the order of the classes is assumed.
+    Labels that are all among the names of the columns stand for these; other integers stand for the columns, from 0.
     """
     distinct, codes = np.unique(labels, return_inverse=True)
     words = [word.decode(errors="replace") if isinstance(word, bytes) else str(word) for word in distinct.tolist()]

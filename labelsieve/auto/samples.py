@@ -19,13 +19,7 @@ MAX_COLUMNS = 50
 
 
 def sample_renderer(source: str, reading: ReadOptions, samples: Trainable) -> Render:
-    """Return a function that renders samples; images come from their original files, upright and not distorted.
-
-    Args:
-        source: The data, as passed to `load_data`.
-        reading: How it was read.
-        samples: Its training set.
-    """
+    """Return a function that renders the training samples of a source; images are upright and not distorted."""
     if isinstance(samples, Labelled) and len(samples.shape) == 1:
         return partial(render_rows, samples)
     pictures = samples.pictures if isinstance(samples, Streamed) else find(source, reading).train
@@ -44,13 +38,9 @@ def render_rows(samples: Labelled, indices: Sequence[int], folder: Path) -> View
 
 
 def render_images(samples: Trainable, pictures: Pictures | None, indices: Sequence[int], folder: Path) -> Views:
-    """Write a thumbnail of each sample into the folder; unreadable images are skipped.
+    """Write a thumbnail of each sample into the folder, from `pictures` if there are encoded originals.
 
-    Args:
-        samples: The training set.
-        pictures: Its original images, if they are encoded files.
-        indices: Positions of the samples to render.
-        folder: Folder of the thumbnails.
+    Unreadable images are skipped.
     """
     place = {name: at for at, name in enumerate(pictures.names)} if pictures is not None else {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,12 +67,7 @@ def decode_upright(content: bytes) -> Any:
 
 
 def read_texts(place: str, count: int) -> list[str]:
-    """Read a column of a .csv file with one text per sample.
-
-    Args:
-        place: The file and its column, as file.csv:column.
-        count: Number of samples.
-    """
+    """Read the texts of `count` samples from file.csv:column."""
     path, column = text_file(place), place.rpartition(":")[2]
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:

@@ -7,12 +7,18 @@ import pytest
 
 from labelsieve.audit import estimate_noise, find_label_issues
 from labelsieve.audit.estimate import Interval, Noise
-from labelsieve.audit.findings import DECIDED, add_training_margin, findings_from_guesses, reason, reasons, verdict
+from labelsieve.audit.findings import DECIDED, Findings, add_training_margin, findings_from_guesses, reason, reasons
 from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.noise import pair
 from tests.audit.simulated import label_predictions, true_class_predictions
 
 NAMES = [f"c{k}" for k in range(10)]
+
+
+def verdict(noise, issues, samples, classes):
+    """Return the verdict on so many samples with so many issues."""
+    zeros, marked = np.zeros(samples, int), np.arange(samples) < issues
+    return Findings(classes, [], zeros, zeros, zeros, marked, [], noise).verdict
 
 
 def test_training_margin_counts_only_for_seen_samples():

@@ -1,4 +1,4 @@
-"""Predictions with the delivered model of a run: `load` returns a `Predictor`; `predict_data` reads data of any kind."""
+"""Predictions with the delivered model of a run: `load` returns a `Predictor`, `predict_data` reads any data."""
 
 import json
 import sys

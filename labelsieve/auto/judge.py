@@ -77,7 +77,7 @@ def plain_guesses(run: Path) -> Guesses | None:
 
 
 def selecting_is_clearly_better(run: Path, folder: str) -> bool:
-    """Return whether the selecting trainings predict held-out labels clearly better than the plain judges of a folder."""
+    """Return whether the selecting trainings predict held-out labels clearly better than a folder of plain judges."""
     folds, selecting = _out_of_fold(run, folder), noise_of_guesses(held_out_guesses(selecting_judges(run)))
     if folds is None or selecting is None:
         return True

@@ -307,9 +307,8 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
         "columns": getattr(prepared.train, "columns", None),
         "classes": list(prepared.train.classes),
     }
-    folder.write(
-        "model.safetensors", serialize_tensors(first_network_weights(result.chosen.networks), {"labelsieve": json.dumps(about)})
-    )
+    weights = first_network_weights(result.chosen.networks)
+    folder.write("model.safetensors", serialize_tensors(weights, {"labelsieve": json.dumps(about)}))
     folder.record.append({"event": "end", "chosen_epoch": result.chosen.epoch, **errors(result.rows)})
     folder.finish()
 
@@ -317,8 +316,8 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
 def sample_statistics(prepared: Prepared, result: Result) -> dict[str, Tensor]:
     """Return the statistics of every sample of the data's training set, in its order.
 
-    Predictions of the delivered networks (see `sample_predictions`), `split` (trained on, held out or tested), `decided` if a
-    reviewer decided labels, and the means of the values collected during training, 0 where there are none.
+    Predictions of the delivered networks (see `sample_predictions`), `split` (trained on, held out or tested),
+    `decided` if a reviewer decided labels, and the means of the values collected during training, else 0.
     """
     networks = prepared.make_networks(0)
     networks.load_state_dict(result.chosen.networks)

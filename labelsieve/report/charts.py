@@ -45,8 +45,8 @@ VALID_ERROR = Measure("valid_error", "Validation error", "validation", GIVEN_LAB
 TRAIN_LOSS = Measure("train_loss", "Training loss", "loss", "Loss on the samples that are used for training.")
 PRECISION = Measure(
     "precision",
-    "Training samples with a right label",
-    "right labels",
+    "Training samples with a correct label",
+    "correct labels",
     "Share of the samples used for training; known only because this is an experiment with known true labels.",
     "%",
     100.0,

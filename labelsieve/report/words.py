@@ -110,8 +110,8 @@ def training_warnings(run: Run) -> list[str]:
     if not neglected:
         return []
     return [
-        f"Warning: training used only a small share of {', '.join(neglected)}. The model may have confused "
-        "such a class with another one, so the findings about its labels may be the wrong way round."
+        f"Warning: few samples of these classes were used for training: {', '.join(neglected)}. The model may confuse "
+        "them with other classes, so the findings about their labels may be the wrong way round."
     ]
 
 
@@ -122,7 +122,7 @@ def label_facts(audit: AuditResults, table: str) -> list[str | Markup]:
     shown = len(audit.suspects)
     which = "all of them" if shown >= audit.issues else f"the {shown:,} most suspicious"
     where = f"; {which} are shown below" if shown else ""
-    suspects = f"{audit.issues:,} suspects (labels that are more likely wrong than right){where}."
+    suspects = f"{audit.issues:,} suspects (labels that are more likely wrong than correct){where}."
     return [
         f"{suspects} The file {table} lists every sample.",
         *decision_facts(audit),
@@ -133,7 +133,7 @@ def label_facts(audit: AuditResults, table: str) -> list[str | Markup]:
 def decision_facts(audit: AuditResults) -> list[str]:
     """Return sentences on what people decided before the run and in its review."""
     reviewed, changed = audit.progress
-    before = f"{audit.decided:,} labels were decided by a person before this run and are taken as right."
+    before = f"{audit.decided:,} labels were decided by a person before this run and count as correct."
     since = f"{reviewed:,} of the {audit.issues:,} suspects were reviewed, {changed:,} labels changed."
     return [*([before] if audit.decided else []), *([since] if reviewed else [])]
 
@@ -234,7 +234,7 @@ def next_steps_of_audit(name: str, audit: AuditResults) -> list[Step]:
 
 def review_steps(name: str, audit: AuditResults, labels: str) -> list[Step]:
     """Return the steps that review the suspects, if some are left, and export the labels."""
-    review: Step = ("Review the suspects and choose the right labels:", ["labelsieve", "review", name])
+    review: Step = ("Review the suspects and choose the correct labels:", ["labelsieve", "review", name])
     export: Step = ("Export the reviewed labels:", ["labelsieve", "review", name, "--export", labels])
     return [*([review] if audit.progress.reviewed < audit.issues else []), export]
 

@@ -63,7 +63,7 @@ def test_first_screen_has_findings_and_next_steps(photos_page):
     first = visible_text(photos_page.read_text(encoding="utf-8")).split("Suspect images")[0]
     assert "About 38% (35 to 40%) of the 6,000 labels look wrong, mostly between neighbouring classes." in first
     assert (
-        "2,210 suspects (labels that are more likely wrong than right); the 200 most suspicious are shown below."
+        "2,210 suspects (labels that are more likely wrong than correct); the 200 most suspicious are shown below."
         in first
     )
     # by hand: class 8 has the highest share, 0.55 of 600 labels, all of them from the class before it
@@ -76,7 +76,7 @@ def test_first_screen_warns_about_neglected_classes(photos):
     run, audit = read_run(photos), read_audit(photos, 200)
     kept = [0.07, *(1 - run.spec["noise_rate"] for _ in run.classes[1:])]
     neglecting = replace(run, epochs=[*run.epochs[:-1], {**run.epochs[-1], "kept": kept}])
-    warning = f"Warning: training used only a small share of {run.classes[0]} (7%)."
+    warning = f"Warning: few samples of these classes were used for training: {run.classes[0]} (7%)."
     first, usual = (
         visible_text(run_page([ReportedRun("mine", each, audit)])).split("Suspect images")[0]
         for each in (neglecting, run)

@@ -48,7 +48,7 @@ def test_column_decided_is_optional(tmp_path):
     labels, decided = read_label_file(path, ["a", "b"], 2)
     assert labels.tolist() == [0, 1] and decided is None
     path.write_text("label,decided\na,true\nb,on Monday\n")
-    with pytest.raises(InputError, match=r"labels\.csv:3: the column 'decided' holds 'on Monday'; write true or false"):
+    with pytest.raises(InputError, match=r"labels\.csv:3: column 'decided' contains 'on Monday'; use true or false"):
         read_label_file(path, ["a", "b"], 2)
 
 
@@ -103,7 +103,7 @@ def test_decided_labels_are_no_suspects_of_the_second_run(rounds, capsys):
     assert set(np.flatnonzero(read_samples(folder / "two")["decided"]).tolist()) == sure
     capsys.readouterr()
     assert execute(["audit", str(folder / "two")]) == 0
-    assert f"\n{len(sure):,} labels were decided on by a person and count as right\n" in capsys.readouterr().out
+    assert f"\n{len(sure):,} labels were decided on by a person and count as correct\n" in capsys.readouterr().out
     rows = {int(row["index"]): row for row in read_rows(folder / "two" / "audit" / "labels.csv")}
     assert all(rows[i]["is_label_issue"] == "false" and rows[i]["why"] == DECIDED for i in sure)
     marked = {index for index, row in rows.items() if row["is_label_issue"] == "true"}
@@ -116,7 +116,7 @@ def test_decided_labels_are_no_suspects_of_the_second_run(rounds, capsys):
     assert execute(["report", str(folder / "two")]) == 0
     page = (folder / "two" / "report.html").read_text()
     assert DECIDED not in page
-    assert f"<li>{len(sure):,} labels were decided by a person before this run and are taken as right.</li>" in page
+    assert f"<li>{len(sure):,} labels were decided by a person before this run and count as correct.</li>" in page
     assert "suspects were reviewed" not in page  # this run was not reviewed yet
 
 
@@ -181,7 +181,7 @@ def test_changed_decisions_are_another_run(rounds, capsys):
         assert execute([*train, "--out", str(folder / "two")]) == 2
     finally:
         (folder / "reviewed.csv").write_bytes(was)
-    assert "is another run: it was trained on data and labels of fingerprint" in capsys.readouterr().err
+    assert "holds another run: it was trained on data and labels with fingerprint" in capsys.readouterr().err
 
 
 def test_corrected_export_hints_at_decisions(rounds, capsys):
@@ -189,7 +189,9 @@ def test_corrected_export_hints_at_decisions(rounds, capsys):
     for export, says in ((["--export", "corrected"], True), (["--export", "cleanlab"], False)):
         capsys.readouterr()
         assert execute(["audit", str(folder / "one"), *export]) == 0
-        hint = f"takes no notice of the {len(kinds):,} decisions in {folder / 'one'}/review: labelsieve review "
+        hint = (
+            f"corrected.csv ignores the {len(kinds):,} decisions in {folder / 'one'}/review; to apply them: "
+        )
         assert (hint in capsys.readouterr().out) is says
 
 

@@ -185,9 +185,9 @@ def test_review_ends_after_the_suspects_and_can_continue(tmp_path, serve, page_o
     assert shown_index(page) == -1 and page.text_content("#progress") == "3 of 3 suspects decided · 1 changed"
     assert page.evaluate("document.getElementById('bar').value") == 1
     assert "All 3 suspects are decided. “Export the reviewed labels” writes" in page.text_content("#none")
-    assert page.text_content("#beyond") == "Continue with the next 32 most suspicious samples (labels probably right)"
+    assert page.text_content("#beyond") == "Continue with the next 32 most suspicious samples (labels probably correct)"
     page.keyboard.press("Enter")  # the button has the focus
-    assert shown_index(page) == 36 and "1 of 32 further samples · label probably right" in page.text_content("#place")
+    assert shown_index(page) == 36 and "1 of 32 further samples · label probably correct" in page.text_content("#place")
     press(page, "a")
     assert page.text_content("#progress") == "3 of 3 suspects decided · 1 of the next 32 · 2 changed"
     press(page, "u")
@@ -210,7 +210,7 @@ def test_without_suspects_the_most_suspicious_samples_can_be_reviewed(tmp_path, 
     server = serve(make_audited_run(tmp_path / "run", suspects=0))
     page = page_of(server.url)
     assert "There are no suspects" in page.text_content("#none")
-    assert page.text_content("#beyond") == "Review the 35 most suspicious samples (labels probably right)"
+    assert page.text_content("#beyond") == "Review the 35 most suspicious samples (labels probably correct)"
     page.click("#beyond")
     assert shown_index(page) == 39 and page.text_content("#progress").startswith(
         "0 of 0 suspects decided · 0 of the next 35"

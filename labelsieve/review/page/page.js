@@ -110,7 +110,7 @@ function drawSample() {
   byId("view").replaceChildren(content(sample));
   const group = isSuspect(sample) ? isSuspect : isPastSuspects;
   const number = samples.slice(0, current + 1).filter(group).length;
-  byId("place").firstElementChild.textContent = `${count(number)} of ${count(samples.filter(group).length)}${isSuspect(sample) ? " suspects" : " further samples · label probably right"}`;
+  byId("place").firstElementChild.textContent = `${count(number)} of ${count(samples.filter(group).length)}${isSuspect(sample) ? " suspects" : " further samples · label probably correct"}`;
   byId("given").textContent = sample.given;
   byId("suggested").textContent = sample.suggested === sample.given ? "none" : sample.suggested;
   byId("meter").value = sample.quality;
@@ -138,7 +138,7 @@ function drawEnd() {
       ? "There are no suspects: no label is marked as probably wrong."
       : `All ${pastSuspects ? "samples" : `${count(suspects)} suspects`} are ${done}. ${hint}`;
   byId("beyond").hidden = left || pastSuspects || !further;
-  byId("beyond").textContent = `${suspects ? "Continue with the next" : "Review the"} ${count(further)} most suspicious samples (labels probably right)`;
+  byId("beyond").textContent = `${suspects ? "Continue with the next" : "Review the"} ${count(further)} most suspicious samples (labels probably correct)`;
   if (!byId("beyond").hidden) byId("beyond").focus();
 }
 

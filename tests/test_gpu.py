@@ -1,6 +1,7 @@
-"""What must hold on a GPU too; runs where there is one, with pytest or as a plain script."""
+"""Tests that need a GPU. Without pytest, run `python tests/test_gpu.py [NAME ...]` in the root of the repository."""
 
 import copy
+import json
 import os
 import sys
 import tempfile
@@ -25,15 +26,15 @@ from labelsieve.noise import corrupt, pair
 from labelsieve.train import Training, fit
 from labelsieve.train.checkpoint import Checkpoints, Record
 from labelsieve.train.counters import Meters
-from labelsieve.train.graph import Recorder, own_stream
-from labelsieve.train.loop import Steps, lend_generator
+from labelsieve.train.graph import GraphRecorder, own_stream
+from labelsieve.train.loop import Steps, set_generator
 from labelsieve.train.step import Learner
 
 try:
     import pytest
 
     pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-except ImportError:  # as a plain script
+except ImportError:  # run as a script
     pass
 
 
@@ -43,8 +44,8 @@ def batch(size=128, classes=10, shape=(3, 32, 32)):
     return x.cuda(), torch.randint(classes, (size,), generator=random).cuda(), torch.arange(size).cuda()
 
 
-def past_the_warm_up(name, options, labels, index):
-    """A method in its first epoch after the warm-up, on the GPU."""
+def method_after_warm_up(name, options, labels, index):
+    """Return a method in its first epoch after the warm-up, on the GPU."""
     method = make(name, Problem(10, 0.4, 1, num_samples=128), **options).cuda()
     probs = torch.rand(method.networks, 128, 10).softmax(-1).cuda()
     method.start_epoch(0)
@@ -54,10 +55,10 @@ def past_the_warm_up(name, options, labels, index):
 
 
 @contextmanager
-def never_waiting():
-    """CUDA itself raises at the first synchronisation."""
+def no_synchronisation():
+    """Let CUDA raise an error at the first synchronisation."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it calls itself a prototype
+        warnings.simplefilter("ignore")  # PyTorch warns that this mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -65,40 +66,40 @@ def never_waiting():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_a_step_never_waits_for_the_host():
+def test_step_does_not_synchronise():
     x, y, index = batch()
-    for name, options in EVERY:
+    for name, options in METHODS_WITH_OPTIONS:
         for precision in ("fp32", "bf16"):
-            method = past_the_warm_up(name, options, y, index)
+            method = method_after_warm_up(name, options, y, index)
             networks = make_networks(lambda: make_model("densenet-25-12", (3, 32, 32), 10), method.networks, 0)
             networks = networks.cuda().train()
-            lend_generator(networks, torch.Generator(x.device))
-            lend_generator(method, torch.Generator(x.device))
+            set_generator(networks, torch.Generator(x.device))
+            set_generator(method, torch.Generator(x.device))
             learner = Learner(networks, method, Training(precision=precision))
             meters = Meters(method.networks, 10, x.device)
             learner.step(x, y, index)
             torch.cuda.synchronize()
-            with never_waiting():
+            with no_synchronisation():
                 for _ in range(3):
                     meters.add(learner.step(x, y, index), y, y)
             assert meters.read(clean_known=True).first_bad_step is None, name
 
 
-def test_a_loop_of_ones_own_never_waits_either():
+def test_custom_loop_does_not_synchronise():
     x, y, index = batch(shape=(10,))
     model = torch.nn.Linear(10, 10).cuda()
-    for name, options in EVERY:
-        method = past_the_warm_up(name, options, y, index)
+    for name, options in METHODS_WITH_OPTIONS:
+        method = method_after_warm_up(name, options, y, index)
         if method.networks > 1:
-            continue  # a loop of one network
+            continue  # this loop has one network
         method(model(x), y, index, model=model, inputs=x).backward()
         torch.cuda.synchronize()
-        with never_waiting():
+        with no_synchronisation():
             for _ in range(3):
                 method(model(x), y, index, model=model, inputs=x).backward()
 
 
-def test_trusted_samples_come_first_on_the_gpu_too():
+def test_trusted_samples_are_kept_first():
     random = torch.Generator().manual_seed(0)
     logits, y, index = (
         torch.randn(128, 10, generator=random),
@@ -114,12 +115,12 @@ def test_trusted_samples_come_first_on_the_gpu_too():
     gpu = (logits.cuda(), y.cuda(), index.cuda())
     there(*gpu)
     torch.cuda.synchronize()
-    with never_waiting():
+    with no_synchronisation():
         kept = there.step(*gpu).decision.weight
     assert torch.equal(kept.cpu(), here.step(logits, y, index).decision.weight) and kept[0, trusted.cuda()].all()
 
 
-def test_penalty_labels_and_selection_agree_with_the_cpu():
+def test_penalty_labels_and_selection_match_the_cpu():
     for classes in (2, 10, 1000, 10_000):
         random = torch.Generator().manual_seed(classes)
         logits, labels = 3 * torch.randn(64, classes, generator=random), torch.randint(classes, (64,), generator=random)
@@ -134,8 +135,8 @@ def test_penalty_labels_and_selection_agree_with_the_cpu():
         assert (kept[0] == kept[1]).float().mean() > 0.96
 
 
-def test_stacks_on_the_gpu_are_exact_in_any_order():
-    """Atomic float sums would differ from run to run; whole numbers do not."""
+def test_stacked_sums_do_not_depend_on_the_order():
+    """Sums of integers are exact; atomic sums of floats would differ from run to run."""
     probs = (3 * torch.randn(1, 20_000, 10, generator=torch.Generator().manual_seed(0))).softmax(-1).cuda()
     labels = torch.randint(10, (20_000,), generator=torch.Generator().manual_seed(1)).cuda()
     valid = torch.ones(1, 20_000, dtype=torch.bool, device="cuda")
@@ -146,7 +147,7 @@ def test_stacks_on_the_gpu_are_exact_in_any_order():
     assert torch.equal(first.sums, second.sums)
 
 
-def test_fit_learns_on_the_gpu():
+def test_fit_learns():
     train, test, _ = load_data("fashion")
     noisy = train.relabelled(corrupt(train.labels, pair(10, 0.4), seed=10)).to(torch.device("cuda"))
     method = make("mentornet-prop", Problem(10, 0.4, 10))
@@ -161,7 +162,7 @@ def test_fit_learns_on_the_gpu():
     assert result.rows[-1]["test_error"] < 22 and result.rows[-1]["precision"] > 0.9, result.rows[-1]
 
 
-def test_a_step_that_is_not_finite_changes_nothing_on_the_gpu():
+def test_step_that_is_not_finite_changes_nothing():
     networks = make_networks(lambda: make_model("densenet-25-12", (3, 32, 32), 10), 1, 0).cuda().train()
     method = make("mentornet-prop", Problem(10, 0.4, 0)).cuda()
     learner = Learner(networks, method, Training())
@@ -173,7 +174,7 @@ def test_a_step_that_is_not_finite_changes_nothing_on_the_gpu():
     assert all(torch.equal(tensor, then) for tensor, then in zip(state, before, strict=True))
 
 
-EVERY = [
+METHODS_WITH_OPTIONS = [
     *((name, {}) for name in METHODS),
     ("gce", {"k": 0.5, "prune_from": 1, "prune_every": 1}),
     ("mentornet-prop", {"compensate": "iteration"}),
@@ -184,7 +185,7 @@ EVERY = [
 
 
 def samples(count=640, classes=10, side=16):
-    """Images that can be learnt: a bright patch whose place is the class, in noise; 30% of the labels are wrong."""
+    """Return images with a bright patch at a position that is the class; 30% of the labels are wrong."""
     random = torch.Generator().manual_seed(0)
     labels = torch.randint(classes, (count,), generator=random)
     images = torch.randint(0, 120, (count, 3, side, side), generator=random)
@@ -195,7 +196,7 @@ def samples(count=640, classes=10, side=16):
 
 @contextmanager
 def exact_arithmetic():
-    """fp32 without TF32, deterministic algorithms where there are some."""
+    """Use fp32 without TF32 and deterministic algorithms where available."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -209,15 +210,15 @@ def exact_arithmetic():
 
 
 def history(name, options, recorded, epochs=5):
-    """The loss and the selection of every step of a training of five epochs of ten steps, the first two of warm-up."""
+    """Return losses and weights of all steps of five epochs of ten steps; the warm-up has two epochs."""
     data = samples()
     method = make(name, Problem(10, 0.3, 2, num_samples=len(data)), **options).cuda().train()
     networks = make_networks(lambda: DenseNet(3, 10, depth=10, growth=8), method.networks, 0).cuda().train()
     random = torch.Generator("cuda")
-    lend_generator(networks, random)
-    lend_generator(method, random)
+    set_generator(networks, random)
+    set_generator(method, random)
     learner = Learner(networks, method, Training(lr=0.01))
-    recorder = Recorder(torch.device("cuda"), random, enabled=recorded)
+    recorder = GraphRecorder(torch.device("cuda"), random, enabled=recorded)
     steps = Steps(learner, data, recorder)
     losses = torch.zeros(10, method.networks, device="cuda")
     weights = torch.zeros(10, method.networks, 64, device="cuda")
@@ -255,55 +256,55 @@ def history(name, options, recorded, epochs=5):
     return torch.cat([k[0] for k in kept]), torch.cat([k[1] for k in kept])
 
 
-def test_recorded_steps_are_the_eager_steps():
-    """Every method, 50 steps: losses within 1e-4, the same selections in 99.9% of places."""
+def test_recorded_steps_equal_eager_steps():
+    """50 steps of every method: losses agree within 1e-4, selections for 99.9% of the samples."""
     with exact_arithmetic():
-        for name, options in EVERY:
-            (eager, chosen), (recorded, chosen_again) = (history(name, options, way) for way in (False, True))
+        for name, options in METHODS_WITH_OPTIONS:
+            (eager, chosen), (recorded, chosen_recorded) = (history(name, options, way) for way in (False, True))
             assert torch.isfinite(eager).all(), name
             assert ((eager - recorded).abs() / eager.abs().clamp(min=1e-6)).max() <= 1e-4, (name, options)
-            assert ((chosen > 0) == (chosen_again > 0)).double().mean() >= 0.999, (name, options)
+            assert ((chosen > 0) == (chosen_recorded > 0)).double().mean() >= 0.999, (name, options)
 
 
 def train_one(seed, recorded=True, network=None, epochs=4, forward="one", **more):
-    """A bf16 training through fit; its rows without their times, its weights and what it gathered of each sample."""
+    """Train in bf16 and return the rows without times, the weights and the sums per sample."""
     data = samples(1000)
     method = make("mentornet-prop", Problem(10, 0.3, 2))
     networks = []
 
-    def make_them(number):
+    def make_round(number):
         make_one = network or (lambda: DenseNet(3, 10, depth=10, growth=8))
         networks.append(make_networks(make_one, 1, seed).cuda())
         return networks[-1]
 
     settings = {"precision": "bf16", "recorded": recorded, "forward": forward}
     training = Training(epochs=epochs, batch=96, lr=0.05, seed=seed, **settings)
-    result = fit(make_them, method, data, data, training=training, **more)
+    result = fit(make_round, method, data, data, training=training, **more)
     rows = [{key: row[key] for key in row if key != "seconds"} for row in result.rows]
     kept = [*networks[-1].state_dict().values(), *result.samples.values()]
     return rows, [tensor.cpu() for tensor in kept]
 
 
-def test_runs_side_by_side_are_the_same_as_alone():
-    """Bit for bit: records and weights."""
+def test_concurrent_runs_are_bit_identical():
+    """Rows and weights of four threads are those of four runs after each other."""
     alone = [train_one(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(train_one, range(4)))
-    for (rows, weights), (rows_again, weights_again) in zip(alone, together, strict=True):
-        assert rows == rows_again
-        assert all(torch.equal(a, b) for a, b in zip(weights, weights_again, strict=True))
+    for (rows, weights), (rows_concurrent, weights_concurrent) in zip(alone, together, strict=True):
+        assert rows == rows_concurrent
+        assert all(torch.equal(a, b) for a, b in zip(weights, weights_concurrent, strict=True))
     assert alone[0][0] != alone[1][0]
 
 
-def test_a_second_pass_over_the_kept_samples_is_recorded():
+def test_second_pass_over_the_kept_samples_is_recorded():
     rows, _ = train_one(0, forward="second")
     assert rows[-1]["steps"] == "recorded" and rows[-1]["train_loss"] < rows[0]["train_loss"]
-    assert rows[:2] == train_one(0)[0][:2]  # in warm-up all are kept, and one pass will do
+    assert rows[:2] == train_one(0)[0][:2]  # during the warm-up all samples are kept, in one pass
     assert rows[-1]["train_loss"] != train_one(0)[0][-1]["train_loss"]
 
 
-class Talkative(torch.nn.Module):
-    """A network that reads from the device in its forward pass, which no graph can."""
+class ReadsDevice(torch.nn.Module):
+    """A network that reads from the device in its forward pass, which no CUDA graph can do."""
 
     def __init__(self):
         super().__init__()
@@ -313,12 +314,12 @@ class Talkative(torch.nn.Module):
         return self.inner(x) * (1.0 if x.mean().item() < 1e9 else 0.0)
 
 
-def test_what_cannot_be_recorded_stays_eager_and_says_why():
-    rows, _ = train_one(0, network=Talkative)
+def test_step_that_cannot_be_recorded_stays_eager_with_a_reason():
+    rows, _ = train_one(0, network=ReadsDevice)
     assert rows[-1]["steps"].startswith("eager: ") and len(rows[-1]["steps"]) > 20, rows[-1]["steps"]
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
-    assert torch.rand(1, device="cuda").item() < 1  # the device's own generator still works
-    assert train_one(0, network=Talkative, recorded=False)[0][-1]["train_loss"] == rows[-1]["train_loss"]
+    assert torch.rand(1, device="cuda").item() < 1  # the default generator still works
+    assert train_one(0, network=ReadsDevice, recorded=False)[0][-1]["train_loss"] == rows[-1]["train_loss"]
 
 
 class StopAfter:
@@ -334,19 +335,23 @@ class StopAfter:
             raise InterruptedError
 
 
-def test_a_recorded_run_goes_on_after_a_stop():
+def test_recorded_run_resumes():
     whole, _ = train_one(0, epochs=6)
     with tempfile.TemporaryDirectory() as folder:
         more = {"record": Record(Path(folder) / "record.jsonl"), "checkpoints": Checkpoints(Path(folder) / "c")}
         with suppress(InterruptedError):
             train_one(0, epochs=6, watcher=StopAfter(3), **more)
         pieces, _ = train_one(0, epochs=6, **more)
-        assert [row["event"] for row in more["record"].rows()] == [*["epoch"] * 3, "resume", *["epoch"] * 3]
+        assert [json.loads(line)["event"] for line in more["record"].path.read_text().splitlines()] == [
+            *["epoch"] * 3,
+            "resume",
+            *["epoch"] * 3,
+        ]
     assert pieces == whole
 
 
-def test_streamed_images_train_like_resident_ones():
-    """Through pinned memory and a recorded step, with augmentation."""
+def test_streamed_images_train_like_images_in_memory():
+    """Streamed through pinned memory into recorded steps, with augmentation."""
     from PIL import Image
 
     from labelsieve.data.images import FileReader, Frame, Pictures
@@ -381,8 +386,8 @@ def relative(value, truth):
     return ((value.double() - truth).norm() / truth.norm()).item()
 
 
-def test_fused_layers_agree_with_the_plain_ones():
-    """Features, gradients and statistics, against float64: as near as plain bf16 layers are."""
+def test_fused_kernels_match_plain_layers():
+    """Features, gradients and statistics are as close to float64 as those of plain bf16 layers."""
     from labelsieve.models import fused
 
     for seed, (depth, growth, channels, side, count) in enumerate(

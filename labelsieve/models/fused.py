@@ -1,27 +1,31 @@
-"""DenseNet's features in fused Triton kernels: the same parameters, state_dict and mathematics, a fraction of the time.
+"""The features of DenseNet in fused Triton kernels, with the parameters, state dict and results of the plain layers.
 
-A dense layer is batch-norm, ReLU, a 3x3 convolution to a few channels, dropout and a copy. Done one by one, these move
-far more bytes than the convolution itself needs. What is done here instead:
+A dense layer consists of batch-norm, ReLU, a 3x3 convolution to a few channels, dropout and a concatenation. Run
+separately, these operations move far more bytes than the convolution needs. The kernels avoid this as follows:
 
 * **One buffer per block**, (pixels, columns), with a slot of 16 columns per layer. A layer reads all columns to the
-  right of its slot and writes its slot: nothing is copied, every address is a multiple of 32 bytes, and the idle
-  columns of a slot are zero by their weights.
-* **Statistics once per channel.** A channel has the same mean and deviation in every layer that reads it, so they are
-  taken once, by the kernel that writes it.
-* **Normalise and rectify while loading**: a = max(0, x * scale + shift), with scale = gamma / deviation.
-* **Batch-norm's gradient once per channel.** With x̂ = (x - mean) / deviation, n pixels, and d_i the gradient at layer
-  i's normalised and scaled input (0 where its ReLU was), autograd computes for every reader i of a channel
+  right of its slot and writes its slot: nothing is copied, and every address is a multiple of 32 bytes. Unused columns
+  of a slot are zero because their weights are zero.
+* **Statistics once per channel.** A channel has the same mean and standard deviation in every layer that reads it, so
+  the kernel that writes the channel computes them once.
+* **Batch-norm and ReLU while loading**: a = max(0, x * scale + shift), with scale = gamma / deviation.
+* **The gradient of batch-norm once per channel.** With x̂ = (x - mean) / deviation, n pixels, and d_i the gradient at
+  the normalised and scaled input of layer i (0 where its ReLU is 0), autograd computes for every reader i of a channel
       dx_i = (gamma_i * d_i - gamma_i * Σ d_i / n - x̂ * gamma_i * Σ(d_i x̂) / n) / deviation
-  x̂ is the same for all readers, so only G = Σ_i gamma_i d_i is kept per pixel and S = Σ_i gamma_i Σ d_i and
-  T = Σ_i gamma_i Σ(d_i x̂) per channel; when all readers are done, dx = (G - S / n - x̂ T / n) / deviation.
-* **Each pixel is normalised three times, not nine**: a tile holds whole rows of the image; it is loaded once per row of
-  the kernel, multiplied with the weights of that row's three taps, and the sums are shifted sideways at the end.
-* **Both gradients of a convolution in one pass**: a tile of the buffer is read once, its nine shifted output gradients
-  are loaded beside it as 9 x 16 columns, and serve both d = Σ dz W and dW = Σ a dz.
-* Sums over pixels are written per program and added in a fixed order: the same numbers in every run.
-* Dropout's mask is a hash of (seed, pixel, channel), made again in the backward pass instead of stored.
+  x̂ is equal for all readers, so only G = Σ_i gamma_i d_i is stored per pixel, and S = Σ_i gamma_i Σ d_i and
+  T = Σ_i gamma_i Σ(d_i x̂) per channel; after all readers, dx = (G - S / n - x̂ T / n) / deviation.
+* **Each pixel is normalised three times, not nine**: a tile contains full rows of the image; it is loaded once per row
+  of the 3x3 kernel and multiplied with the weights of the three taps in that row, and the sums are shifted sideways at
+  the end.
+* **Both gradients of a convolution in one pass**: a tile of the buffer is read once; its nine shifted output gradients
+  are loaded as 9 x 16 columns and used for both d = Σ dz W and dW = Σ a dz.
+* Sums over pixels are written per program and added in a fixed order, so results are reproducible.
+* The dropout mask is a hash of (seed, pixel, channel), recomputed in the backward pass instead of stored.
 
-Products are taken in the type of the buffers (bf16) and summed in fp32, as autocast does.
+Products use the dtype of the buffers (bf16) and are summed in fp32, like autocast does.
+
+The file contains, in this order: tile sizes, kernels, the memory layout (``Plan``), the passes (``Pass``), and the
+interface to the network (``applies`` and ``features``).
 """
 
 from collections.abc import Sequence
@@ -37,27 +41,30 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from labelsieve.models.densenet import DenseNet
 
-SLOT = 16  # columns that a layer's new channels take: the smallest width of a matrix product
-LARGEST = 2**31  # elements of a buffer: addresses are 32 bits
+SLOT = 16  # columns for the new channels of a layer: the smallest width of a matrix product
+LARGEST = 2**31  # elements of a buffer, because addresses have 32 bits
 LARGEST_TRANSITION = 256  # channels
 SMALLEST_TILE = 64  # pixels
-PROGRAMS = 264  # of a kernel that walks over pixels: two per multiprocessor of an H200
+PROGRAMS = 264  # of a kernel that loops over pixels: two per multiprocessor of an H200
 EPSILON = 1e-5  # of batch-norm
 
 
-# Tile sizes, warps and stages that measured best on an H200 (benchmarks/fused_tiles.py).
+# Tile sizes, warps and stages that were fastest on an H200 (benchmarks/fused_tiles.py).
 
 
 def conv_sizes(pixels: int, channels: int) -> dict[str, int]:
+    """Return the launch settings of conv_forward."""
     columns = min(64 if pixels <= 32768 else 32, triton.next_power_of_2(channels))
     return {"BM": SMALLEST_TILE if pixels <= 16384 else 128, "BK": columns, "num_warps": 4, "num_stages": 1}
 
 
 def transition_sizes() -> dict[str, int]:
+    """Return the launch settings of transition_forward."""
     return {"BM": 32, "BK": 32, "BN": 128, "num_warps": 4, "num_stages": 3}
 
 
 def backward_sizes(channels: int, conv: bool) -> dict[str, int]:
+    """Return the launch settings of backward."""
     if channels <= 32:
         return {"BM": 128, "CK": triton.next_power_of_2(channels), "num_warps": 4, "num_stages": 1}
     return {"BM": 32, "CK": 64, "num_warps": 4, "num_stages": 1 if conv else 3}
@@ -68,7 +75,7 @@ def backward_sizes(channels: int, conv: bool) -> dict[str, int]:
 
 @triton.jit
 def hashed(place, seed):
-    """A well mixed 32-bit number of a place and a 64-bit seed (two rounds of a multiply-shift hash)."""
+    """Return a 32-bit hash of a position and a 64-bit seed (two rounds of a multiply-shift hash)."""
     x = place.to(tl.uint32) ^ (seed & 0xFFFFFFFF).to(tl.uint32)
     for half in tl.static_range(2):
         x = (x ^ (x >> 16)) * 0x21F0AAAD
@@ -81,13 +88,13 @@ def hashed(place, seed):
 
 @triton.jit
 def kept_by_dropout(place, seeds, layer, rate):
-    """Whether the element at this place is kept."""
+    """Return whether the element at this position is kept."""
     return (hashed(place, tl.load(seeds + layer)) >> 8).to(tl.float32) >= rate * 16777216.0  # 24 bits are exact
 
 
 @triton.jit
 def scale_and_shift(gamma, beta, mean, rstd, c, inside):
-    """Batch-norm as x * scale + shift, for columns c."""
+    """Return the scale and shift of batch-norm, x * scale + shift, for columns c."""
     scale = tl.load(gamma + c, mask=inside, other=0.0) * tl.load(rstd + c, mask=inside, other=0.0)
     return scale, tl.load(beta + c, mask=inside, other=0.0) - tl.load(mean + c, mask=inside, other=0.0) * scale
 
@@ -98,13 +105,13 @@ def conv_forward(
     pixels, height, width, x_stride, y_stride, channels,
     NORM: tl.constexpr, DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y (pixels, 16) = dropout(3x3 convolution of relu(norm(x (pixels, channels)))), and its sums over the tile."""
+    """Compute y (pixels, 16) = dropout(conv3x3(relu(norm(x (pixels, channels))))) and its sums over the tile."""
     p = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.arange(0, SLOT)
     live = p < pixels
     row = (p // width) % height
     column = p % width
-    # y at q is left of q - 1, middle of q and right of q + 1: each tap's product with the pixel itself
+    # y at q is the sum of left at q - 1, middle at q and right at q + 1: products of each tap with the pixel itself
     left = tl.zeros((BM, SLOT), tl.float32)
     middle = tl.zeros((BM, SLOT), tl.float32)
     right = tl.zeros((BM, SLOT), tl.float32)
@@ -128,7 +135,7 @@ def conv_forward(
             left = tl.dot(a, w0, left, input_precision="ieee")
             middle = tl.dot(a, w1, middle, input_precision="ieee")
             right = tl.dot(a, w2, right, input_precision="ieee")
-    here = tl.arange(0, BM)[:, None] + tl.zeros((BM, SLOT), tl.int32)  # a tile holds whole rows of the image
+    here = tl.arange(0, BM)[:, None] + tl.zeros((BM, SLOT), tl.int32)  # a tile contains full rows of the image
     before = tl.gather(left, tl.maximum(here - 1, 0), 0)
     after = tl.gather(right, tl.minimum(here + 1, BM - 1), 0)
     total = middle + tl.where((column > 0)[:, None], before, 0.0) + tl.where((column < width - 1)[:, None], after, 0.0)
@@ -147,7 +154,7 @@ def transition_forward(
     pooled, height, width, x_stride, y_stride, channels, outputs,
     DROP: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """u = dropout(relu(1x1 convolution of relu(norm(x)))), y = u averaged over 2x2 pixels; height, width are y's."""
+    """Compute u = dropout(relu(conv1x1(relu(norm(x))))) and y, the 2x2 average of u; height and width are y's."""
     q = tl.program_id(0) * BM + tl.arange(0, BM)  # pixels of y
     o = tl.program_id(1) * BN + tl.arange(0, BN)
     live = q < pooled
@@ -184,7 +191,7 @@ def transition_forward(
 
 @triton.jit
 def statistics(partial, count, mean, variance, rstd, pixels, eps, columns, SLOT: tl.constexpr, ROWS: tl.constexpr):
-    """Mean, variance and 1 / deviation of 16 columns from the sums of every program."""
+    """Compute mean, variance and 1 / deviation of 16 columns from the sums of all programs."""
     c = tl.program_id(0) * SLOT + tl.arange(0, SLOT)
     plain = tl.zeros((ROWS, SLOT), tl.float32)
     squared = tl.zeros((ROWS, SLOT), tl.float32)
@@ -204,7 +211,7 @@ def statistics(partial, count, mean, variance, rstd, pixels, eps, columns, SLOT:
 def head_forward(
     x, y, gamma, beta, mean, rstd, area, x_stride, channels, BM: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
-    """y (images, channels) = relu(norm(x)) averaged over an image."""
+    """Compute y (images, channels) = relu(norm(x)) averaged over each image."""
     image = tl.program_id(0)
     c = tl.program_id(1) * BK + tl.arange(0, BK)
     inside = c < channels
@@ -224,9 +231,9 @@ def gradient_tile(
     dz, p, live, row, column, height, width, outputs, first,
     CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Output gradients that meet pixel p: of a convolution, 16 columns for each of its taps; else those at p itself."""
+    """Load the output gradients that depend on pixel p: 16 columns per tap of a convolution, else those at p."""
     o = first + tl.arange(0, COLUMNS)
-    if CONV:  # y at p - (down, right) read x at p
+    if CONV:  # y at p - (down, right) depends on x at p
         down = (o // SLOT) // 3 - 1
         right = (o // SLOT) % 3 - 1
         y_row = row[:, None] - down[None, :]
@@ -241,7 +248,7 @@ def gradient_tile(
 
 @triton.jit
 def weight_tile(w, c, inside, channels, outputs, first, CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr):
-    """(gradient columns, columns c) of the weights."""
+    """Load the weights as (gradient columns, columns c)."""
     o = first + tl.arange(0, COLUMNS)
     if CONV:
         place = ((o // SLOT)[:, None] * channels + c[None, :]) * SLOT + (o % SLOT)[:, None]
@@ -256,9 +263,9 @@ def backward(
     NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr,
     SLOT: tl.constexpr, BM: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
-    """From dz: G (or G +=) gamma * d, and per program the weight gradients and the sums of d and d * x̂.
+    """Compute from dz: G (or G +=) gamma * d and, per program, the weight gradients and the sums of d and d * x̂.
 
-    Gradient columns are taken as a tile of MOST and, unless 0, one of REST.
+    The gradient columns are split into a tile of MOST columns and, unless 0, one of REST.
     """
     c = tl.program_id(1) * CK + tl.arange(0, CK)
     inside = c < channels
@@ -319,7 +326,7 @@ def head_backward(
     x, g, dy, gamma, beta, mean, rstd, sums, pixels, area, x_stride, channels, padded,
     BM: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
-    """G = gamma * d of the average over an image, and per program the sums of d and d * x̂."""
+    """Compute G = gamma * d of the average over an image and, per program, the sums of d and d * x̂."""
     c = tl.program_id(1) * CK + tl.arange(0, CK)
     inside = c < channels
     scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
@@ -347,9 +354,10 @@ def add_up(
     WEIGHT: tl.constexpr, NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr,
     SLOT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """What the programs of a backward kernel have summed, added in order: 16 elements of something per program.
+    """Add the sums of all programs of a backward kernel in a fixed order, 16 elements per program.
 
-    The first programs do the weights' gradients, the last those of gamma and beta and what they add to S and T.
+    The first programs compute the gradients of the weights, the last ones those of gamma and beta and their terms of S
+    and T.
     """
     number = tl.program_id(0)
     weights = channels * columns // SLOT if WEIGHT else 0
@@ -390,7 +398,7 @@ def add_up(
 
 @triton.jit
 def input_gradient(x, g, mean, rstd, s, t, place, c, there, pixels):
-    """dx = (G - S / n - x̂ T / n) / deviation, at these places."""
+    """Return dx = (G - S / n - x̂ T / n) / deviation at these addresses."""
     inverse = tl.load(rstd + c)[None, :]
     x_hat = (tl.load(x + place, mask=there, other=0.0).to(tl.float32) - tl.load(mean + c)[None, :]) * inverse
     rest = tl.load(s + c)[None, :] + x_hat * tl.load(t + c)[None, :]
@@ -402,7 +410,7 @@ def slot_gradient(
     x, g, mean, rstd, s, t, out, seeds, layer, rate, pixels, x_stride,
     DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a layer's convolution, (pixels, 16): through dropout, once all readers of its slot are done."""
+    """Compute the gradient at the output of a layer's convolution, (pixels, 16), after all readers of its slot."""
     p = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.arange(0, SLOT)
     there = (p < pixels)[:, None] & (c >= 0)[None, :]
@@ -418,7 +426,7 @@ def unpooled_gradient(
     x, g, mean, rstd, s, t, u, out, rate, pooled, width, x_stride, outputs,
     DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a transition's convolution: through average, dropout and ReLU, which u remembers by its zeros."""
+    """Compute the gradient at the output of a transition's convolution; u is 0 where ReLU or dropout are."""
     q = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(1) * SLOT + tl.arange(0, SLOT)
     there = (q < pooled)[:, None] & (c < outputs)[None, :]
@@ -432,22 +440,23 @@ def unpooled_gradient(
         tl.store(out + place, tl.where(passed, d, 0.0).to(out.dtype.element_ty), mask=there)
 
 
-# ---- where everything lies -----------------------------------------------------------------------------------------
+# ---- the memory layout ---------------------------------------------------------------------------------------------
 
 
 def padded(channels: int) -> int:
+    """Return the number of channels, rounded up to full slots."""
     return -(-channels // SLOT) * SLOT
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A norm and the convolution after it, with the idle channels; the stem has no norm, the end no convolution."""
+    """A norm and the convolution after it, with unused channels; the stem has no norm, the last unit no convolution."""
 
     number: int
-    first: int  # column of its block that it reads first
-    column: int  # the same among the columns of all blocks
-    channels: int  # that it reads
-    outputs: int  # that it writes
+    first: int  # first column that it reads, within its block
+    column: int  # first column that it reads, within all blocks
+    channels: int  # number of columns that it reads
+    outputs: int  # number of columns that it writes
     weight: slice  # of the packed parameters
     gamma: slice
     beta: slice
@@ -455,12 +464,12 @@ class Unit:
 
 
 class Plan:
-    """The layout of a DenseNet: packed parameters with idle columns, and the way from and to the real ones."""
+    """The layout of a DenseNet: packed parameters with unused columns, and the mapping to and from the real ones."""
 
     def __init__(self, inputs: int, widths: tuple[int, ...], layers: int, growth: int) -> None:
         self.units: list[Unit] = []
-        self.sources: list[Tensor] = []  # per packed parameter: its place among the real ones, or -1
-        self.norms: list[Tensor] = []  # per real norm channel: its column among the columns of all blocks
+        self.sources: list[Tensor] = []  # per packed parameter: its position among the real ones, or -1
+        self.norms: list[Tensor] = []  # per real norm channel: its column within all blocks
         self.real = self.packed = self.statistics = 0
         self.widths = [padded(width) + SLOT * layers for width in widths]  # columns of each block
         self.starts = [sum(self.widths[:block]) for block in range(len(widths))]
@@ -472,10 +481,10 @@ class Plan:
                 after = len(columns) if block + 1 < len(widths) else 0
                 outputs, side = (growth, 3) if layer < layers else (after, 1)
                 self._add(columns, outputs, side, SLOT * (layers - layer), self.starts[block])
-        self.features = columns  # of the real channels at the end
+        self.features = columns  # columns of the real channels after the last block
         packed = torch.cat(self.sources)
         idle = packed < 0
-        self.to_packed = torch.where(idle, self.real, packed)  # a zero follows the real ones
+        self.to_packed = torch.where(idle, self.real, packed)  # a zero is appended to the real parameters
         self.to_real = torch.empty(self.real, dtype=torch.int64)
         self.to_real[packed[~idle]] = torch.arange(len(packed))[~idle]
         self.to_columns = torch.cat(self.norms)
@@ -485,10 +494,10 @@ class Plan:
             places[columns - unit.column] = count + torch.arange(len(columns))
             count += len(columns)
         places = torch.cat(spread)
-        self.to_statistics = torch.where(places < 0, count, places)  # a mean of 0 and a variance of 1 follow
+        self.to_statistics = torch.where(places < 0, count, places)  # a mean of 0 and a variance of 1 are appended
 
     def _add(self, columns: Tensor, outputs: int, side: int, first: int, start: int, norm: bool = True) -> None:
-        """Real parameters come as gamma, beta, weight of every unit; packed ones as weight, gamma, beta."""
+        """Add a unit; the order of real parameters is gamma, beta, weight, that of packed ones weight, gamma, beta."""
         real, taps = len(columns), side * side
         read, written = padded(int(columns[-1]) + 1), padded(outputs)
         norm_size = 2 * real if norm else 0
@@ -512,18 +521,20 @@ class Plan:
         self.units.append(Unit(len(self.units), first, start + first, read, written, weights, gamma, beta, statistics))
 
     def to(self, device: torch.device) -> "Plan":
+        """Move the index tensors to a device, in place."""
         for name in ("features", "to_packed", "to_real", "to_columns", "to_statistics"):
             setattr(self, name, getattr(self, name).to(device))
         return self
 
     def blocks(self) -> list[list[Unit]]:
-        """Per block: its dense layers and, last, what follows them."""
+        """Return the units of each block: its dense layers and the unit after them."""
         size = (len(self.units) - 1) // len(self.widths)
         return [self.units[1 + block * size : 1 + (block + 1) * size] for block in range(len(self.widths))]
 
 
 @lru_cache(maxsize=8)
 def plan_of(inputs: int, widths: tuple[int, ...], layers: int, growth: int, device: torch.device) -> Plan:
+    """Return the cached plan of a network."""
     return Plan(inputs, widths, layers, growth).to(device)
 
 
@@ -532,34 +543,35 @@ def plan_of(inputs: int, widths: tuple[int, ...], layers: int, growth: int, devi
 
 @dataclass
 class Pass:
-    """One batch on its way through the network, forward and back."""
+    """The forward and backward pass of one batch."""
 
     plan: Plan
     shape: tuple[int, int, int]  # images, height, width
     dtype: torch.dtype  # of the buffers
-    wide: Tensor  # packed parameters, fp32
-    seeds: Tensor | None  # per unit, for dropout
-    rate: float
-    running: tuple[Tensor, Tensor] | None  # packed mean and 1 / deviation of every unit; None: of the batch
+    wide: Tensor  # packed parameters in fp32
+    seeds: Tensor | None  # of dropout, per unit
+    rate: float  # of dropout
+    running: tuple[Tensor, Tensor] | None  # packed mean and 1 / deviation of all units; None: use those of the batch
 
     def __post_init__(self) -> None:
         self.half = self.wide.to(self.dtype)
         self.buffers: list[Tensor] = []
         self.unpooled: list[Tensor] = []  # u of every transition
-        self.after_pool: Tensor  # the gradient of u of the transition that comes next, backwards
+        self.after_pool: Tensor  # gradient of u of the next transition in the backward pass
         self.mean, self.variance, self.rstd = self.wide.new_empty(3, sum(self.plan.widths))
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return an uninitialised tensor on the device of the parameters."""
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.wide.device)
 
     def size(self, block: int) -> tuple[int, int, int]:
-        """Pixels, height and width in a block."""
+        """Return the number of pixels, the height and the width in a block."""
         images, height, width = self.shape
         height, width = height >> block, width >> block
         return images * height * width, height, width
 
     def norm(self, unit: Unit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gamma, beta, mean and 1 / deviation of what a unit reads."""
+        """Return gamma, beta, mean and 1 / deviation of the columns that a unit reads."""
         if self.running is None:
             mean, rstd = self.mean[unit.column :], self.rstd[unit.column :]
         else:
@@ -567,12 +579,13 @@ class Pass:
         return self.wide[unit.gamma], self.wide[unit.beta], mean, rstd
 
     def dropout(self, unit: Unit) -> tuple[Tensor | None, int, float]:
+        """Return the dropout arguments of a kernel."""
         return self.seeds, unit.number, self.rate
 
     # -- forward
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, features)"""
+        """Return the features (B, features) of images (B, C, H, W)."""
         stem = self.plan.units[0]
         self.images = images.new_zeros(len(images), *images.shape[2:], SLOT, dtype=self.dtype)
         self.images[..., : images.shape[1]] = images.permute(0, 2, 3, 1)
@@ -636,7 +649,7 @@ class Pass:
     # -- backward
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """Gradients of the real parameters, from those of the features."""
+        """Return the gradients of the real parameters from those of the features."""
         self.gradients = torch.empty_like(self.wide)
         self.s, self.t = self.wide.new_empty(2, sum(self.plan.widths))
         blocks = self.plan.blocks()
@@ -727,7 +740,7 @@ class Pass:
 
 
 class Features(torch.autograd.Function):
-    """The features of a batch in training, with the batch's mean and variance of every norm channel."""
+    """The features of a training batch, and the mean and variance of every norm channel."""
 
     @staticmethod
     def forward(
@@ -740,28 +753,28 @@ class Features(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Any:
         shape = (len(images), *images.shape[2:])
-        ctx.journey = Pass(plan, shape, dtype, packed(plan, parameters), seeds, rate, None)
-        features = ctx.journey.forward(images)
+        ctx.batch_pass = Pass(plan, shape, dtype, packed(plan, parameters), seeds, rate, None)
+        features = ctx.batch_pass.forward(images)
         ctx.sizes = [parameter.shape for parameter in parameters]
-        mean, variance = ctx.journey.mean[plan.to_columns], ctx.journey.variance[plan.to_columns]
+        mean, variance = ctx.batch_pass.mean[plan.to_columns], ctx.batch_pass.variance[plan.to_columns]
         ctx.mark_non_differentiable(mean, variance)
         return features, mean, variance
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
-        flat = ctx.journey.backward(gradient)
+        flat = ctx.batch_pass.backward(gradient)
         parts = flat.split([shape.numel() for shape in ctx.sizes])
         return (None,) * 5 + tuple(part.view(shape) for part, shape in zip(parts, ctx.sizes, strict=True))
 
 
 def packed(plan: Plan, parameters: Sequence[Tensor]) -> Tensor:
-    """All parameters, with zeros in idle places."""
+    """Return all parameters in the packed layout, with zeros at unused positions."""
     zero = parameters[0].new_zeros(1)
     return torch.cat([*(parameter.detach().flatten() for parameter in parameters), zero])[plan.to_packed]
 
 
 def packed_statistics(plan: Plan, norms: Sequence[nn.BatchNorm2d]) -> tuple[Tensor, Tensor]:
-    """The running mean and 1 / deviation of every unit."""
+    """Return the running mean and 1 / deviation of all units in the packed layout."""
     mean = torch.cat([*(tracked(norm.running_mean) for norm in norms), norms[0].weight.new_zeros(1)])
     variance = torch.cat([*(tracked(norm.running_var) for norm in norms), norms[0].weight.new_ones(1)])
     return mean[plan.to_statistics], (variance + EPSILON).rsqrt()[plan.to_statistics]
@@ -771,7 +784,7 @@ def packed_statistics(plan: Plan, norms: Sequence[nn.BatchNorm2d]) -> tuple[Tens
 
 
 def applies(network: "DenseNet", images: Tensor) -> bool:
-    """Whether this batch can go through the fused kernels: bf16 on a GPU, gradients for the parameters alone."""
+    """Return whether the kernels support this batch: bf16 on a GPU, gradients only for the parameters."""
     height, width = images.shape[2:]
     halvings = 2 ** (len(network.widths) - 1)
     return (
@@ -781,18 +794,18 @@ def applies(network: "DenseNet", images: Tensor) -> bool:
         and torch.get_autocast_dtype("cuda") == torch.bfloat16
         and not images.requires_grad
         and (network.training or not torch.is_grad_enabled())
-        and len(images) * height * width > halvings**2  # more than one pixel at the end, or there is no variance
+        and len(images) * height * width > halvings**2  # a variance needs more than one pixel after the last block
         and images.shape[1] <= SLOT
         and network.growth <= SLOT
         and network.widths[-1] <= LARGEST_TRANSITION
         and height % halvings == width % halvings == 0
-        and SMALLEST_TILE % width == 0  # a tile holds whole rows
+        and SMALLEST_TILE % width == 0  # a tile contains full rows
         and len(images) * height * width * (padded(network.widths[0]) + SLOT * network.layers) < LARGEST
     )
 
 
 def features(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """What the network's own layers and last norm give, averaged over each image: (B, C, H, W) -> (B, features)."""
+    """Return the output of the last norm and ReLU, averaged over each image: (B, C, H, W) -> (B, features)."""
     plan = plan_of(images.shape[1], network.widths, network.layers, network.growth, images.device)
     stem, *rest = network.features
     units: list[Any] = rest
@@ -815,13 +828,18 @@ def features(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfl
     result: Tensor
     result, mean, variance = Features.apply(images, plan, seeds, dropout.rate, dtype, *parameters)
     if norms[0].track_running_stats:
-        remember(norms, mean, variance, images, [unit.conv.kernel_size == (1, 1) for unit in units])
+        update_running_statistics(norms, mean, variance, images, [unit.conv.kernel_size == (1, 1) for unit in units])
     return result
 
 
 @torch.no_grad()
-def remember(norms: Sequence[nn.BatchNorm2d], mean: Tensor, variance: Tensor, images: Tensor, ends: list[bool]) -> None:
-    """Update the running statistics as batch-norm does, with the unbiased variance. `ends`: a block ends here."""
+def update_running_statistics(
+    norms: Sequence[nn.BatchNorm2d], mean: Tensor, variance: Tensor, images: Tensor, ends: list[bool]
+) -> None:
+    """Update the running statistics as batch-norm does, with the unbiased variance.
+
+    `ends` is True for units that end a block, after which there is a quarter of the pixels.
+    """
     sizes = [norm.num_features for norm in norms]
     pixels = images.numel() // images.shape[1]
     unbiased = []
@@ -837,5 +855,6 @@ def remember(norms: Sequence[nn.BatchNorm2d], mean: Tensor, variance: Tensor, im
 
 
 def tracked(statistic: Tensor | None) -> Tensor:
+    """Return a running statistic, which is not None when batch-norm tracks it."""
     assert statistic is not None
     return statistic

@@ -1,4 +1,4 @@
-"""labelsieve.integrations.huggingface: what SieveTrainer does for a method, and what it refuses."""
+"""SieveTrainer: training, resuming, positions, learning rates and errors."""
 
 import copy
 import os
@@ -24,7 +24,7 @@ STEPS = COUNT // BATCH
 
 
 def texts(count=COUNT, seed=0, rate=0.4):
-    """Texts of eight tokens, half of them of their class, some of the labels turned into the next class."""
+    """Return texts of eight tokens, most of them of their class, and labels, some changed to the next class."""
     random = torch.Generator().manual_seed(seed)
     true = torch.arange(count) % 4
     any_token = torch.randint(4, 100, (count, LENGTH), generator=random)
@@ -95,7 +95,7 @@ def copied(module):
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
-def test_the_method_is_clearly_better_than_plain_training(tmp_path):
+def test_method_is_better_than_plain_training(tmp_path):
     errors = {}
     for name in ("default", "mentornet-prop"):
         method, data = method_of(name, warmup=3), Texts(*texts(800))
@@ -106,7 +106,7 @@ def test_the_method_is_clearly_better_than_plain_training(tmp_path):
 
 
 class Recorded(adapter.SieveTrainer):
-    """Keeps the batches that are learnt from."""
+    """Keeps the training batches."""
 
     def training_step(self, model, inputs, *others):
         self.batches = [*getattr(self, "batches", []), {k: v.clone() for k, v in inputs.items()}]
@@ -114,8 +114,8 @@ class Recorded(adapter.SieveTrainer):
 
 
 @pytest.mark.parametrize("accumulated", [1, 5])
-def test_accumulated_gradients_are_those_of_a_plain_loop(accumulated, tmp_path):
-    """12 batches an epoch: the last step of an epoch has fewer than the others."""
+def test_accumulated_gradients_equal_a_plain_loop(accumulated, tmp_path):
+    """With 12 batches per epoch, the last step of an epoch has fewer than the others."""
     method, model = method_of(), network()
     ours = copy.deepcopy(model)
     plain = {"optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
@@ -148,7 +148,7 @@ CASES = [("mentornet-prop", {}), ("selfie", {"rounds": 1}), ("sop", {}), ("cores
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_a_resumed_training_ends_in_the_same_bits(name, options, tmp_path):
+def test_resumed_training_is_bit_identical(name, options, tmp_path):
     def trained(folder, resume=None, **others):
         method = method_of(name, **options)
         trainer = trainer_of(tmp_path / folder, method, network(0.1), seed=3, **others)
@@ -159,7 +159,7 @@ def test_a_resumed_training_ends_in_the_same_bits(name, options, tmp_path):
     trained("steps", save_strategy="steps", save_steps=6)
     trained("epochs", save_strategy="epoch")
     places = [f"steps/checkpoint-{6 * k}" for k in (1, 2, 3)] + [f"epochs/checkpoint-{STEPS}"]
-    for place in places:  # within the first epoch, before and after the first one's end, within the second
+    for place in places:  # within the first epoch, at its end, within the second
         resumed_weights, resumed_memory = trained("resumed", resume=tmp_path / place)
         assert same(weights, resumed_weights) and same(memory, resumed_memory), place
     for resume in (True, str(tmp_path / places[0])):
@@ -167,90 +167,90 @@ def test_a_resumed_training_ends_in_the_same_bits(name, options, tmp_path):
         assert same(weights, resumed_weights)
 
 
-def test_a_checkpoint_without_the_method_is_refused(tmp_path):
+def test_checkpoint_without_the_method_is_rejected(tmp_path):
     trainer = trainer_of(tmp_path, save_strategy="epoch", epochs=2)
     trainer.train()
     last = tmp_path / f"checkpoint-{2 * STEPS}"
     (last / "labelsieve.pt").unlink()
-    message = f"{last} has no labelsieve.pt: it was not saved by a SieveTrainer, so the method's state is missing"
+    message = f"{last} has no labelsieve.pt: it was not saved by a SieveTrainer, so the state of the method is missing"
     with pytest.raises(ValueError, match=re.escape(message)):
         trainer_of(tmp_path, epochs=2).train(resume_from_checkpoint=True)
     with pytest.raises(ValueError, match="No valid checkpoint found in output directory"):
         trainer_of(tmp_path / "empty", epochs=2).train(resume_from_checkpoint=True)
 
 
-REFUSED = [
+UNSUPPORTED = [
     (
         {"name": "selfie"},
         {},
         "this method trains the network 3 times from the start: make it with rounds=1, or use `labelsieve train`",
     ),
-    ({"name": "co-teaching"}, {}, "this method trains 2 networks at once, a Trainer one; take another method"),
-    ({"name": "vat"}, {}, "this method changes the inputs, which a Trainer's need not be numbers; take another method"),
+    ({"name": "co-teaching"}, {}, "this method trains 2 networks, but a Trainer has one; use another method"),
+    ({"name": "vat"}, {}, "this method changes the inputs, which may not be numbers here; use another method"),
     (
         {"name": "lccn"},
         {},
-        "this method predicts the training set again, which SieveTrainer does not; take another method",
+        "this method predicts the training set again, which SieveTrainer does not support; use another method",
     ),
     (
         {"name": "dmi"},
         {},
-        "this method learns from whole batches only: the data loader must leave an incomplete last one out "
+        "this method needs complete batches: the data loader must drop an incomplete last batch "
         "(drop_last=True; dataloader_drop_last=True in TrainingArguments)",
     ),
     ({}, {"label_smoothing_factor": 0.1}, "the method is the loss: label_smoothing_factor must be 0"),
     (
         {},
         {"auto_find_batch_size": True},
-        "the method would remember attempts with larger batches: auto_find_batch_size must be False",
+        "the method would keep the state of failed attempts: auto_find_batch_size must be False",
     ),
     (
         {},
         {"label_names": ["start", "end"]},
-        "a method learns from one label a sample, args.label_names are ['start', 'end']",
+        "a method needs one label per sample, but args.label_names is ['start', 'end']",
     ),
     (
         {},
         {"compute_loss_func": F.cross_entropy},
-        "the method is the loss: leave compute_loss_func out",
+        "the method is the loss: remove compute_loss_func",
     ),
     (
         {"name": "sop"},
         {"train_dataset": Texts(*texts(40))},
-        "the method was made for 384 samples, train_dataset has 40: say Problem(num_samples=40)",
+        "the method was made for 384 samples, train_dataset has 40: use Problem(num_samples=40)",
     ),
     (
         {"name": "sop"},
         {"train_dataset": Stream(), "max_steps": 3},
-        "this method remembers single samples: it needs a train_dataset with a length and positions",
+        "this method stores values per sample: it needs a train_dataset with a length and positions",
     ),
 ]
 
 
-@pytest.mark.parametrize(("of_method", "settings", "message"), REFUSED)
-def test_what_would_silently_go_wrong_is_refused(of_method, settings, message, tmp_path):
+@pytest.mark.parametrize(("of_method", "settings", "message"), UNSUPPORTED)
+def test_unsupported_settings_are_rejected(of_method, settings, message, tmp_path):
     with pytest.raises(ValueError, match=re.escape(message)):
         trainer_of(tmp_path, method_of(**of_method), **settings)
 
 
 @pytest.mark.parametrize("limit", [{"epochs": 2}, {"max_steps": 2 * STEPS}])
-def test_a_warm_up_as_long_as_the_training_is_refused(limit, tmp_path):
+def test_warm_up_as_long_as_the_training_is_rejected(limit, tmp_path):
     message = (
-        "the warm-up of 2 epochs is not shorter than the training of 2: nothing would ever be selected or corrected; "
+        "the warm-up of 2 epochs is not shorter than the training of 2, so no sample would be selected or corrected; "
         "train longer, or make the method with a smaller Problem(warmup=...)"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         trainer_of(tmp_path, method_of(warmup=2), **limit).train()
 
 
-def test_small_batches_and_a_training_that_ends_in_the_warm_up_are_named(tmp_path):
+def test_small_batches_and_a_training_that_ends_in_the_warm_up_cause_warnings(tmp_path):
     with pytest.warns(UserWarning, match="batch size 2 is too small for this noise rate"):
         trainer_of(tmp_path, method_of(warmup=0), per_device_train_batch_size=2, max_steps=4).train()
-    with pytest.warns(UserWarning, match="the training ended in the warm-up, in epoch 0 of 1"):
-        trainer_of(tmp_path, train_dataset=Stream(), max_steps=5).train()  # nobody knows how long its epochs are
+    with pytest.warns(UserWarning, match="the training ended during the warm-up, in epoch 0 of 1"):
+        trainer_of(tmp_path, train_dataset=Stream(), max_steps=5).train()  # the length of its epochs is unknown
 
 
-def test_a_second_training_says_that_the_method_remembers_the_first(tmp_path):
+def test_second_training_with_one_method_causes_a_warning(tmp_path):
     trainer = trainer_of(tmp_path, method_of("sop"))
     trainer.train()
     with pytest.warns(UserWarning, match="epoch 0 after epoch 2: a method stores the state of one training"):
@@ -258,43 +258,43 @@ def test_a_second_training_says_that_the_method_remembers_the_first(tmp_path):
     assert trainer.method.current_epoch == 2
 
 
-def test_other_tasks_and_inputs_are_refused(tmp_path):
+def test_other_tasks_and_inputs_are_rejected(tmp_path):
     model = network()
     model.config.problem_type = "multi_label_classification"
-    with pytest.raises(ValueError, match="one class a sample: the model's problem_type is multi_label_classification"):
+    with pytest.raises(ValueError, match="one class per sample, but the model's problem_type is multi_label"):
         trainer_of(tmp_path, model=model)
-    with pytest.raises(ValueError, match=r"method must be one that labelsieve.make\(name, problem\) gives, got str"):
+    with pytest.raises(ValueError, match=r"method must be made with labelsieve.make\(name, problem\), got str"):
         trainer_of(tmp_path, method="mentornet-prop")
 
     def without_labels(some):
         return {"input_ids": torch.stack([each["input_ids"] for each in some])}
 
-    with pytest.raises(ValueError, match="the inputs have no 'labels', only input_ids: give whole numbers under that"):
+    with pytest.raises(ValueError, match="the inputs have no 'labels', only input_ids: add integer labels under this"):
         trainer_of(tmp_path, data_collator=without_labels).train()
 
 
-def test_other_trainings_that_are_refused(tmp_path):
+def test_optimizer_trial_and_collator_that_do_not_fit_are_rejected(tmp_path):
     method = method_of("sop")
     optimizer = torch.optim.SGD(method.parameter_groups())
-    with pytest.raises(ValueError, match=re.escape("leave method.parameter_groups() out of the optimizer")):
+    with pytest.raises(ValueError, match=re.escape("remove method.parameter_groups() from the optimizer")):
         trainer_of(tmp_path, method, optimizers=(optimizer, None))
-    with pytest.raises(ValueError, match="the method would remember earlier trials: make a SieveTrainer for each"):
+    with pytest.raises(ValueError, match="the method would keep the state of earlier trials"):
         trainer_of(tmp_path).train(trial={"learning_rate": 0.1})
 
     def only_tokens(some):
         return {name: torch.stack([torch.as_tensor(each[name]) for each in some]) for name in ("input_ids", "labels")}
 
-    with pytest.raises(ValueError, match="the data collator left the column labelsieve_index out"):
+    with pytest.raises(ValueError, match="the data collator dropped the column labelsieve_index"):
         trainer_of(tmp_path, method_of("elr"), data_collator=only_tokens).train()
 
 
-def test_scaled_gradients_are_refused_where_the_method_has_parameters(tmp_path):
+def test_fp16_is_rejected_for_methods_with_parameters(tmp_path):
     args = arguments(tmp_path)
-    args.fp16 = True  # not refused by torch alone, as it would be where there is no GPU
-    message = "the method's own parameters are not learnt from scaled gradients: use bf16 instead of fp16"
+    args.fp16 = True  # set here, since TrainingArguments rejects it without a GPU
+    message = "the method's own parameters cannot use scaled gradients: use bf16 instead of fp16"
     with pytest.raises(ValueError, match=message):
-        adapter.refuse_other_arguments(method_of("sop"), args)
-    adapter.refuse_other_arguments(method_of(), args)
+        adapter.check_arguments(method_of("sop"), args)
+    adapter.check_arguments(method_of(), args)
 
 
 class Bare(torch.nn.Module):
@@ -302,13 +302,13 @@ class Bare(torch.nn.Module):
         return (torch.zeros(len(input_ids), 4),)
 
 
-def test_a_model_without_logits_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="the model gives no logits: a method is for models that classify"):
+def test_model_without_logits_is_rejected(tmp_path):
+    with pytest.raises(ValueError, match="the model output has no `logits`: a method needs a classification model"):
         trainer_of(tmp_path, model=Bare()).train()
 
 
-def test_own_parameters_are_learnt_by_plain_descent(tmp_path):
-    """Also where the network is learnt by AdamW; no gradient is left over for the next step."""
+def test_own_parameters_are_trained_by_plain_gradient_descent(tmp_path):
+    """The network uses AdamW; no gradient remains for the next step."""
     method = method_of("sop")
     before = copied(method)
     trainer_of(tmp_path, method, epochs=6).train()
@@ -316,7 +316,7 @@ def test_own_parameters_are_learnt_by_plain_descent(tmp_path):
     assert method.loss.u.grad is None
 
 
-def test_evaluation_is_plain_cross_entropy_and_leaves_the_method_alone(tmp_path):
+def test_evaluation_is_plain_cross_entropy_and_does_not_change_the_method(tmp_path):
     method = method_of()
     trainer = trainer_of(tmp_path, method, per_device_eval_batch_size=100)
     before_any_epoch = trainer.evaluate()["eval_loss"]
@@ -331,7 +331,7 @@ def test_evaluation_is_plain_cross_entropy_and_leaves_the_method_alone(tmp_path)
     assert same(memory, method.state_dict())
 
 
-def test_evaluation_within_the_training_changes_nothing(tmp_path):
+def test_evaluation_during_training_changes_nothing(tmp_path):
     methods = method_of(), method_of()
     models = network(), network()
     for method, model, strategy in zip(methods, models, ({}, {"eval_strategy": "steps", "eval_steps": 5}), strict=True):
@@ -341,7 +341,7 @@ def test_evaluation_within_the_training_changes_nothing(tmp_path):
 
 
 class Positions(adapter.SieveTrainer):
-    """Looks at what the method is shown."""
+    """Compares the batches with the samples at their positions."""
 
     def compute_loss(self, model, inputs, *others, **named):
         if model.training:
@@ -360,7 +360,7 @@ def as_table(name="labels"):
 
 
 @pytest.mark.parametrize("kind", ["torch", "datasets", "datasets, shuffled"])
-def test_samples_are_known_by_their_positions(kind, tmp_path):
+def test_positions_identify_the_samples(kind, tmp_path):
     dataset = Texts(*texts()) if kind == "torch" else as_table("label")
     if "shuffled" in kind:
         back = torch.randperm(COUNT).argsort()
@@ -372,13 +372,13 @@ def test_samples_are_known_by_their_positions(kind, tmp_path):
     trainer.evaluate(as_table("label") if "datasets" in kind else None)
 
 
-def test_methods_without_an_index_take_a_stream(tmp_path):
+def test_methods_without_an_index_accept_a_stream(tmp_path):
     trainer = trainer_of(tmp_path, train_dataset=Stream(), max_steps=2 * STEPS)
     trainer.train()
     assert trainer.method.weigh[0].kept_share == pytest.approx(0.6)
 
 
-def test_labels_of_another_name(tmp_path):
+def test_label_names_selects_the_labels(tmp_path):
     trainer = trainer_of(
         tmp_path, train_dataset=Texts(*texts(), "target"), label_names=["target"], remove_unused_columns=True
     )
@@ -398,7 +398,7 @@ class Rates(transformers.TrainerCallback):
         self.left.append(optimizer.param_groups[0]["lr"])
 
 
-def test_the_learning_rate_is_scaled_and_its_scheduler_undisturbed(tmp_path):
+def test_learning_rate_is_scaled_without_affecting_the_scheduler(tmp_path):
     trainer = trainer_of(
         tmp_path, method_of("dmi", warmup=1, lr_scale=0.01), dataloader_drop_last=True, learning_rate=0.36
     )
@@ -411,7 +411,7 @@ def test_the_learning_rate_is_scaled_and_its_scheduler_undisturbed(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator is found")
-def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+def test_documentation_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     space = {}

@@ -1,4 +1,4 @@
-"""labelsieve.integrations.lightning: what the callback does for a method, and what it refuses."""
+"""SieveCallback: training, resuming, learning rates, distributed training and errors."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 def clouds(count=COUNT, seed=0, rate=0.4):
-    """Four clouds, some of the labels turned into the next class; observed and true labels."""
+    """Return samples of four clouds, their observed labels (some changed to the next class) and their true labels."""
     random = torch.Generator().manual_seed(seed)
     true = torch.arange(count) % 4
     x = CENTRES[true] + torch.randn(count, 16, generator=random)
@@ -40,11 +40,11 @@ def clouds(count=COUNT, seed=0, rate=0.4):
 
 
 class Batches:
-    """Batches in an order of their own for each epoch, which go on where a checkpoint was saved."""
+    """Batches in another order in each epoch, which can be resumed within an epoch."""
 
     def __init__(self, *tensors):
         self.tensors, self.epoch, self.place = tensors, 0, 0
-        self.sampler = self  # Lightning tells it the epoch
+        self.sampler = self  # Lightning calls its set_epoch
 
     def set_epoch(self, epoch):
         if epoch != self.epoch:
@@ -68,7 +68,7 @@ class Batches:
 
 
 class Classifier(LightningModule):
-    """A small network for each that the method wants; the method is a part of it or not."""
+    """As many small networks as the method needs; the method is a submodule or not."""
 
     def __init__(self, method, inside=True, lr=0.02, width=64):
         super().__init__()
@@ -118,7 +118,7 @@ def held_out():
 
 
 def trained(name="mentornet-prop", epochs=4, warmup=2, inside=True, resume=None, options=(), **settings):
-    """A trained module and its trainer."""
+    """Return a trained module and its trainer."""
     lightning.seed_everything(0, verbose=False)
     method = method_of(name, warmup, **dict(options))
     module = Classifier(method, inside)
@@ -128,7 +128,7 @@ def trained(name="mentornet-prop", epochs=4, warmup=2, inside=True, resume=None,
 
 
 def state(module):
-    """All that was learnt, also where the method is no part of the module."""
+    """Return the state of networks and method, also if the method is not a submodule."""
     return {**module.nets.state_dict(), **{f"method.{k}": v for k, v in module.method.state_dict().items()}}
 
 
@@ -154,7 +154,7 @@ class SaveAt(Callback):
             trainer.save_checkpoint(self.path)
 
 
-def test_the_method_is_clearly_better_than_plain_training():
+def test_method_is_better_than_plain_training():
     plain, robust = (error(trained(name, 20, 5)[0]) for name in ("default", "mentornet-prop"))
     assert robust < plain - 0.15
 
@@ -164,10 +164,10 @@ CASES = [("mentornet-prop", ()), ("selfie", {"rounds": 1}), ("sop", ()), ("cores
 
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_a_resumed_training_ends_in_the_same_bits(name, options, inside, tmp_path):
+def test_resumed_training_is_bit_identical(name, options, inside, tmp_path):
     whole, _ = trained(name, inside=inside, options=options)
     saved = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
-    after = ModelCheckpoint(tmp_path, "seen-{epoch}", monitor="error", save_top_k=-1)  # saved before the epoch ends
+    after = ModelCheckpoint(tmp_path, "seen-{epoch}", monitor="error", save_top_k=-1)  # before the epoch ends
     within = [SaveAt(tmp_path / f"step={step}.ckpt", step) for step in (16, 41)]
     settings = {"enable_checkpointing": True, "callbacks": [saved, after, *within]}
     trained(name, inside=inside, options=options, **settings)
@@ -178,14 +178,14 @@ def test_a_resumed_training_ends_in_the_same_bits(name, options, inside, tmp_pat
         assert same(whole, resumed), checkpoint
 
 
-def test_a_method_inside_the_module_loads_with_it(tmp_path):
+def test_method_inside_the_module_is_loaded_with_it(tmp_path):
     module, trainer = trained()
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     loaded = Classifier.load_from_checkpoint(tmp_path / "last.ckpt", method=method_of())
     assert same(module, loaded)
 
 
-def test_a_checkpoint_without_the_method_is_refused(tmp_path):
+def test_checkpoint_without_the_method_is_rejected(tmp_path):
     module = Classifier(method_of(), inside=False)
     alone = trainer_of(module.method, 1)
     alone.callbacks.pop(0)
@@ -194,7 +194,7 @@ def test_a_checkpoint_without_the_method_is_refused(tmp_path):
     alone.save_checkpoint(tmp_path / "alone.ckpt")
     with pytest.raises(
         ValueError,
-        match="the checkpoint was saved without SieveCallback: it has the network, but nothing of the method",
+        match="the checkpoint was saved without SieveCallback: it does not contain the state of the method",
     ):
         trained(inside=False, resume=tmp_path / "alone.ckpt")
 
@@ -206,7 +206,7 @@ def test_a_checkpoint_without_the_method_is_refused(tmp_path):
             "mentornet-prop",
             4,
             {},
-            "the warm-up of 4 epochs is not shorter than the training of 4: nothing would ever be selected or "
+            "the warm-up of 4 epochs is not shorter than the training of 4, so no sample would be selected or "
             "corrected; train longer, or make the method with a smaller Problem(warmup=...)",
         ),
         ("f-correction", 25, {}, "the warm-up of 25 epochs is not shorter than the training of 4"),
@@ -221,24 +221,24 @@ def test_a_checkpoint_without_the_method_is_refused(tmp_path):
             "lccn",
             2,
             {},
-            "this method predicts the training set again: say SieveCallback(method, predict=...), a function that "
-            "yields probabilities, labels and index batch by batch",
+            "this method predicts the training set again: pass SieveCallback(method, predict=...), a function that "
+            "yields batches of probabilities, labels and index",
         ),
     ],
 )
-def test_what_would_silently_go_wrong_is_refused(name, warmup, options, message):
+def test_unsupported_methods_are_rejected(name, warmup, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         trained(name, warmup=warmup, options=options)
 
 
-def test_steps_limit_the_epochs_too():
+def test_max_steps_limits_the_epochs():
     message = "the warm-up of 2 epochs is not shorter than the training of 2"
     with pytest.raises(ValueError, match=message):
         trained(epochs=-1, max_steps=2 * COUNT // BATCH)
     with pytest.raises(ValueError, match=message):
         trained(epochs=-1, max_steps=COUNT // BATCH, accumulate_grad_batches=2)
     assert trained(epochs=None, max_steps=2 * COUNT // BATCH + 1)[1].global_step == 2 * COUNT // BATCH + 1
-    assert trained(warmup=25, fast_dev_run=True)[1].global_step == 1  # only a trial
+    assert trained(warmup=25, fast_dev_run=True)[1].global_step == 1  # a trial run
 
 
 class Stop(Callback):
@@ -246,18 +246,18 @@ class Stop(Callback):
         trainer.should_stop = trainer.current_epoch == 2
 
 
-def test_a_training_without_an_end_is_trusted():
+def test_training_of_unknown_length_warns_after_a_too_long_warm_up():
     assert trained(warmup=2, epochs=-1, callbacks=[Stop()])[1].current_epoch == 3
-    with pytest.warns(UserWarning, match="the training ended in the warm-up, in epoch 2 of 25, both counted from 0"):
+    with pytest.warns(UserWarning, match="the training ended during the warm-up, in epoch 2 of 25"):
         trained(warmup=25, epochs=-1, callbacks=[Stop()])
 
 
-class Forgetful(Classifier):
+class WithoutGroups(Classifier):
     def configure_optimizers(self):
         return torch.optim.SGD(self.nets.parameters(), lr=0.1)
 
 
-class Mixing(Classifier):
+class Mixed(Classifier):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -267,22 +267,22 @@ class Adaptive(Classifier):
         return torch.optim.AdamW([{"params": self.nets.parameters()}, *self.method.parameter_groups()], lr=0.1)
 
 
-@pytest.mark.parametrize("kind", [Forgetful, Mixing, Adaptive])
-def test_own_parameters_must_be_learnt(kind):
+@pytest.mark.parametrize("kind", [WithoutGroups, Mixed, Adaptive])
+def test_own_parameters_need_their_own_sgd_groups(kind):
     message = {
-        Adaptive: "the method's own parameters are learnt by plain gradient descent: give method.parameter_groups() to "
+        Adaptive: "the method's own parameters need plain gradient descent: pass method.parameter_groups() to "
         "torch.optim.SGD, not to AdamW"
     }.get(
         kind,
-        "no optimizer has the method's own parameters in groups of their own: give it method.parameter_groups() beside "
-        "the parameters of the network",
+        "no optimizer has the method's own parameters in separate groups: pass it method.parameter_groups() in "
+        "addition to the parameters of the network",
     )
     module = kind(method_of("sop"))
     with pytest.raises(ValueError, match=re.escape(message)):
         trainer_of(module.method).fit(module, data(), held_out())
 
 
-def test_own_parameters_are_learnt():
+def test_own_parameters_are_trained():
     before, after = (method.loss.v.abs().max() for method in (method_of("sop"), trained("sop", 10)[0].method))
     assert after > 10 * before
 
@@ -293,25 +293,25 @@ def test_two_networks_in_one_module():
     assert trainer.callback_metrics["labelsieve/kept_share"] == pytest.approx(0.6)
 
 
-class Own(torch.optim.SGD):
-    """An optimizer whose step is more than that of its parent: the hooks of both are called."""
+class DerivedSGD(torch.optim.SGD):
+    """An optimizer with its own step, so that the hooks of both classes are called."""
 
     def step(self, closure):
         return super().step(closure)
 
 
 class Scheduled(Classifier):
-    """The rate falls with every epoch, each made of the one before."""
+    """A module whose learning rate is halved after each epoch."""
 
     def configure_optimizers(self):
-        self.optimizer, self.rates = Own(self.nets.parameters(), lr=0.1), []
+        self.optimizer, self.rates = DerivedSGD(self.nets.parameters(), lr=0.1), []
         return [self.optimizer], [torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)]
 
     def on_before_optimizer_step(self, optimizer):
         self.rates.append(optimizer.param_groups[0]["lr"])
 
 
-def test_the_learning_rate_is_scaled_and_its_scheduler_undisturbed():
+def test_learning_rate_is_scaled_without_affecting_the_scheduler():
     method = method_of("dmi", warmup=2, lr_scale=0.01)
     module = Scheduled(method)
     trainer_of(method, 4).fit(module, data(), held_out())
@@ -320,7 +320,7 @@ def test_the_learning_rate_is_scaled_and_its_scheduler_undisturbed():
     assert not module.optimizer._optimizer_step_pre_hooks
 
 
-def test_the_scaled_rate_is_the_one_that_is_learnt_with():
+def test_scaled_learning_rate_is_used_by_the_step():
     method = method_of("dmi", warmup=2, lr_scale=0.0)
     module, learnt = Scheduled(method), []
     watch = Callback()
@@ -336,7 +336,7 @@ class Breaks(Scheduled):
         return super().training_step(batch, number)
 
 
-def test_a_step_that_is_cut_off_leaves_the_learning_rate_alone():
+def test_interrupted_step_restores_the_learning_rate():
     method = method_of("dmi", warmup=2, lr_scale=0.01)
     module = Breaks(method)
     with pytest.raises(RuntimeError, match="broken"):
@@ -344,26 +344,26 @@ def test_a_step_that_is_cut_off_leaves_the_learning_rate_alone():
     assert module.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
 
 
-def test_incomplete_batches_are_refused_where_they_cannot_be_learnt_from():
+def test_incomplete_batches_are_rejected_for_dmi():
     x, y, _ = clouds()
     samples = TensorDataset(x, y, torch.arange(COUNT))
-    for settings, refused in (({}, True), ({"drop_last": True}, False)):
+    for settings, rejected in (({}, True), ({"drop_last": True}, False)):
         module = Classifier(method_of("dmi"))
         trainer = trainer_of(module.method)
-        if refused:
-            with pytest.raises(ValueError, match="this method learns from whole batches only: the data loader must"):
+        if rejected:
+            with pytest.raises(ValueError, match="this method needs complete batches: the data loader must"):
                 trainer.fit(module, DataLoader(samples, 50, **settings), held_out())
         else:
             trainer.fit(module, DataLoader(samples, 50, **settings), held_out())
 
 
-def test_the_kept_share_is_logged():
+def test_kept_share_is_logged():
     assert trained()[1].callback_metrics["labelsieve/kept_share"] == pytest.approx(0.6)
     assert "labelsieve/kept_share" not in trained("default")[1].callback_metrics
 
 
-class Looking(Classifier):
-    """Validation and test steps that ask the method."""
+class MethodInValidation(Classifier):
+    """A module that calls the method in validation and test steps."""
 
     def validation_step(self, batch, number):
         self.log("kept", self.method(self(batch[0]), batch[1]))
@@ -372,14 +372,14 @@ class Looking(Classifier):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_validation_may_ask_the_method_before_and_after_the_training(inside):
+def test_validation_may_call_the_method_before_and_after_training(inside):
     method = method_of()
-    module = Looking(method, inside)
+    module = MethodInValidation(method, inside)
     trainer = trainer_of(method)
     trainer.validate(module, held_out(), verbose=False)
-    tested = Looking(method_of(), inside)
+    tested = MethodInValidation(method_of(), inside)
     trainer_of(tested.method).test(tested, held_out(), verbose=False)
-    module = Looking(method_of(), inside)
+    module = MethodInValidation(method_of(), inside)
     trainer = trainer_of(module.method)
     trainer.fit(module, data(), held_out())
     before = {name: value.clone() for name, value in module.method.state_dict().items()}
@@ -387,7 +387,7 @@ def test_validation_may_ask_the_method_before_and_after_the_training(inside):
     assert all(torch.equal(value, before[name]) for name, value in module.method.state_dict().items())
 
 
-def test_a_checkpoint_from_before_an_epochs_end_predicts_the_training_set_first(tmp_path):
+def test_checkpoint_before_the_end_of_an_epoch_predicts_the_training_set_first(tmp_path):
     def fitted(resume=None, **settings):
         lightning.seed_everything(0, verbose=False)
         module = Classifier(method_of(update="repredict"), inside=True)
@@ -404,7 +404,7 @@ def test_a_checkpoint_from_before_an_epochs_end_predicts_the_training_set_first(
     assert same(whole, fitted(resume=tmp_path / "seen-epoch=1.ckpt"))
 
 
-def test_the_training_set_is_predicted_again_in_eval_mode():
+def test_training_set_is_predicted_in_eval_mode():
     method = method_of("lccn", refresh=5)
     module = Classifier(method)
     modes = []
@@ -420,7 +420,7 @@ def test_the_training_set_is_predicted_again_in_eval_mode():
 
 
 class Tables(Callback):
-    """Leaves the tables of each process."""
+    """Saves the tables of each process."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -430,8 +430,8 @@ class Tables(Callback):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_processes_make_their_tables_of_what_all_of_them_saw(inside, tmp_path):
-    """Without learning, two processes that see every second sample end as one that sees all."""
+def test_tables_use_the_samples_of_all_processes(inside, tmp_path):
+    """At learning rate 0, two processes with half of the samples each have the tables of one with all."""
 
     def fit(folder, size, **settings):
         folder.mkdir()
@@ -451,13 +451,13 @@ def test_processes_make_their_tables_of_what_all_of_them_saw(inside, tmp_path):
         assert torch.equal(torch.load(tmp_path / "two" / f"{rank}.pt"), alone)
 
 
-def test_the_example_of_the_page_runs():
+def test_documentation_example_runs():
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     space = {}
     exec(code, space)
     assert space["trainer"].callback_metrics["labelsieve/kept_share"] == pytest.approx(0.8)
 
 
-def test_what_is_no_method_is_refused():
-    with pytest.raises(ValueError, match=r"method must be one that labelsieve.make.* gives, got Linear"):
+def test_other_objects_are_rejected():
+    with pytest.raises(ValueError, match=r"method must be made with labelsieve.make.*, got Linear"):
         SieveCallback(torch.nn.Linear(2, 2))

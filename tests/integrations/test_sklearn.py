@@ -1,4 +1,4 @@
-"""SieveClassifier: what scikit-learn asks of a classifier, and what labelsieve promises with it."""
+"""SieveClassifier: the conventions of scikit-learn, results, errors and documentation."""
 
 import copy
 import json
@@ -38,7 +38,7 @@ def quick(**settings):
 
 
 def clouds(count=120, classes=3, seed=0):
-    """Rows of four columns whose scales differ a millionfold, and their labels."""
+    """Return rows of four columns with very different scales, and their labels."""
     random = np.random.default_rng(seed)
     labels = np.arange(count) % classes
     rows = 4.0 * np.eye(classes, 4)[labels] + random.normal(size=(count, 4))
@@ -46,7 +46,7 @@ def clouds(count=120, classes=3, seed=0):
 
 
 def noisy_digits(rate, seed=0):
-    """Digits to learn from, with their next class as label at this rate, and others with right labels."""
+    """Return training digits with noisy and clean labels, and test digits with clean labels."""
     X, y = load_digits(return_X_y=True)
     test = np.arange(len(y)) % 4 == 3
     labels = corrupt(torch.from_numpy(y[~test]), pair(10, rate), seed).numpy()
@@ -54,7 +54,7 @@ def noisy_digits(rate, seed=0):
 
 
 def pictures(count=120, seed=0):
-    """uint8 images (n, 8, 8) and their classes."""
+    """Return uint8 images (n, 8, 8) and their classes."""
     made = blobs(count, seed)
     return made.images[:, 0].numpy(), made.labels.numpy()
 
@@ -63,28 +63,28 @@ def own_network(shape, num_classes):
     return nn.Sequential(nn.Linear(shape[0], 16), nn.ReLU(), nn.Linear(16, num_classes))
 
 
-# --- what scikit-learn asks
+# ---- conventions of scikit-learn
 
 
-def test_it_is_a_classifier_of_scikit_learn():
+def test_scikit_learn_estimator_checks():
     check_estimator(SieveClassifier(epochs=10, noise_rate=0.1, random_state=0), on_skip=None)
 
 
-def test_a_clone_has_the_same_settings_and_is_not_fitted():
+def test_clone_has_the_same_settings_and_is_not_fitted():
     model = quick(options={"lam": 0.5}, model=own_network).fit(*clouds())
     again = clone(model)
     assert again.get_params() == model.get_params()
     assert not hasattr(again, "network_")
 
 
-def test_pickles_and_copies_say_the_same():
+def test_pickles_and_copies_predict_the_same():
     X, y = clouds()
     model = quick().fit(X, y)
     for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert np.array_equal(other.predict_proba(X), model.predict_proba(X))
 
 
-def test_strings_and_other_labels():
+def test_labels_may_be_strings_or_any_integers():
     X, y = clouds()
     names = np.array(["cat", "dog", "eel"])
     model = quick().fit(X, names[y])
@@ -105,7 +105,7 @@ def test_data_frames_in_a_pipeline():
     assert pipeline.score(frame, labels) > 0.9
     alone = quick().fit(frame, labels)
     assert alone.feature_names_in_.tolist() == list("abcd")
-    assert (alone.predict(frame) == pipeline.predict(frame)).mean() > 0.98  # rows are standardised in any case
+    assert (alone.predict(frame) == pipeline.predict(frame)).mean() > 0.98  # features are standardised in both cases
 
 
 def test_searches_and_cross_validation():
@@ -115,11 +115,11 @@ def test_searches_and_cross_validation():
     assert cross_val_score(quick(), X, y, cv=3).shape == (3,)
 
 
-# --- what labelsieve promises
+# ---- results
 
 
-def test_it_finds_the_rate_and_beats_plain_training():
-    """In the record plain training errs on 19 to 26% and this on 4 to 6% with such labels: 5 points are safe."""
+def test_noise_rate_is_estimated_and_error_is_lower_than_plain():
+    """In the benchmark record, plain training has errors of 19 to 26% and this classifier of 4 to 6%."""
     X, labels, clean, X_test, y_test = noisy_digits(0.4)
     plain = SieveClassifier(method="default", noise_rate=0.4, random_state=0).fit(X, labels)
     model = SieveClassifier(random_state=0).fit(X, labels)
@@ -128,17 +128,17 @@ def test_it_finds_the_rate_and_beats_plain_training():
     suspects = model.label_quality_ < 0.5
     assert (labels != clean)[suspects].mean() > 0.8
     assert suspects[labels != clean].mean() > 0.8
-    following = (np.arange(10) - 1) % 10  # the class that the wrong labels of each class come from
+    following = (np.arange(10) - 1) % 10  # source class of the wrong labels of each class
     assert (model.penalty_.argmax(1) == following).sum() >= 9
 
 
-def test_clean_labels_look_clean():
+def test_noise_rate_of_clean_labels_is_low():
     X, labels, *_ = noisy_digits(0.0)
     model = SieveClassifier(epochs=30, random_state=0).fit(X, labels)
     assert model.noise_rate_ < 0.1
 
 
-def test_the_same_random_state_gives_the_same_bits():
+def test_random_state_makes_results_bit_identical():
     X, y = clouds()
     models = [quick(noise_rate="auto", random_state=seed).fit(X, y) for seed in (3, 3, 4)]
     first, same, other = (model.predict_proba(X) for model in models)
@@ -149,7 +149,7 @@ def test_the_same_random_state_gives_the_same_bits():
     assert np.array_equal(drawn.predict_proba(X), quick(random_state=3).fit(X, y).predict_proba(X))
 
 
-def test_the_number_of_threads_changes_nothing_and_stays():
+def test_number_of_threads_has_no_effect_and_is_restored():
     X, y = clouds()
     alone = quick().fit(X, y).predict_proba(X)
     torch.set_num_threads(2)
@@ -165,13 +165,13 @@ def test_the_number_of_threads_changes_nothing_and_stays():
 
 
 def process_state():
-    """What all of a process shares."""
+    """Return the global state that fit must not change."""
     numpy_state = np.random.get_state()[1:3]  # noqa: NPY002
     return torch.random.get_rng_state().tolist(), str(numpy_state), torch.get_num_threads()
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_and_leaves_the_process_as_it_was(method):
+def test_every_method_trains_without_changing_global_state(method):
     X, y = clouds()
     before = process_state()
     model = quick(method=method).fit(X, y)
@@ -182,7 +182,7 @@ def test_every_method_trains_and_leaves_the_process_as_it_was(method):
     assert model.predict_proba(X).shape == (len(X), 3)
 
 
-def test_two_networks_deliver_the_first():
+def test_first_of_two_networks_is_delivered():
     X, y = clouds()
     model = quick(method="co-teaching", criterion="all", options={"ramp": 2, "lam": 0.5}).fit(X, y)
     assert model.penalty_.shape == (3, 3)
@@ -193,7 +193,7 @@ def scaled(model, X):
     return torch.from_numpy(model.scaler_.transform(X)).float()
 
 
-def test_a_sample_is_predicted_alone_as_among_others():
+def test_predictions_do_not_depend_on_the_batch():
     X, y = clouds()
     model = quick().fit(X, y)
     alone = np.concatenate([model.predict_proba(row[None]) for row in X[:9]])
@@ -209,16 +209,16 @@ def test_images():
     assert quick(model="compact").fit(coloured, labels).predict(coloured).shape == (120,)
 
 
-def test_a_network_of_ones_own():
+def test_model_may_be_a_callable():
     X, y = clouds()
     model = quick(model=own_network, epochs=20).fit(X, y)
     assert isinstance(model.network_[0], nn.Linear)
     assert model.score(X, y) > 0.9
 
 
-def test_options_go_with_the_guards_unless_these_are_named():
+def test_align_and_floor_are_defaults_that_options_override():
     X, y = clouds()
-    y = np.random.default_rng(0).permutation(y)  # so that it matters which samples are kept
+    y = np.random.default_rng(0).permutation(y)  # so that the selection has an effect
     guarded, named, bare = (
         quick(noise_rate=0.3, options=options).fit(X, y).predict_proba(X)
         for options in (None, {"align": True, "floor": 0.5}, {"align": False, "floor": 0.0})
@@ -226,7 +226,7 @@ def test_options_go_with_the_guards_unless_these_are_named():
     assert np.array_equal(guarded, named) and not np.array_equal(guarded, bare)
 
 
-# --- what is refused, at fit and in one line
+# ---- errors
 
 
 @pytest.mark.parametrize(
@@ -236,28 +236,28 @@ def test_options_go_with_the_guards_unless_these_are_named():
         ({"criterion": "al"}, "unknown criterion 'al': did you mean all?"),
         ({"model": "mpl"}, "unknown model 'mpl': did you mean mlp?"),
         ({"model": "small"}, "small needs images; for a table use mlp"),
-        ({"model": 3}, "model is a name or a callable (shape, num_classes) -> nn.Module, got 3"),
+        ({"model": 3}, "model must be a name or a callable (shape, num_classes) -> Module, got 3"),
         (
             {"model": lambda shape, num_classes: nn.Linear(4, 7)},
-            "the model must give 3 numbers for a sample, its output was (1, 7)",
+            "the model must return 3 logits per sample, its output has shape (1, 7)",
         ),
-        ({"model": lambda shape, num_classes: 7}, "model must give an nn.Module, it gave 7"),
+        ({"model": lambda shape, num_classes: 7}, "model must return an nn.Module, got 7"),
         (
             {"model": lambda shape, num_classes: nn.Sequential(nn.Linear(4, 3), nn.Softmax(1))},
-            "the model must give logits, its output looks like probabilities: leave the softmax out",
+            "the model must return logits, but its output looks like probabilities: remove the softmax",
         ),
         (
             {"model": lambda shape, num_classes: nn.Linear(9, 3)},
-            "the model cannot take samples of shape (4,): mat1 and mat2 shapes cannot be multiplied",
+            "the model fails on samples of shape (4,): mat1 and mat2 shapes cannot be multiplied",
         ),
         ({"options": {"lamb": 1.0}}, "mentornet-prop has no option 'lamb'; its options: floor, align, "),
-        ({"options": [1]}, 'options is a dict such as {"lam": 0.5}, got [1]'),
-        ({"noise_rate": 1}, 'noise_rate is the share of wrong labels, from 0 to below 1, or "auto"; got 1'),
-        ({"noise_rate": "some"}, "noise_rate is the share of wrong labels, from 0 to below 1, or \"auto\"; got 'some'"),
+        ({"options": [1]}, 'options must be a dict such as {"lam": 0.5}, got [1]'),
+        ({"noise_rate": 1}, 'noise_rate must be a number from 0 to below 1, or "auto", got 1'),
+        ({"noise_rate": "some"}, "noise_rate must be a number from 0 to below 1, or \"auto\", got 'some'"),
         ({"device": "nowhere"}, "device 'nowhere' cannot be used here"),
     ],
 )
-def test_wrong_settings_are_one_line(settings, words):
+def test_errors_of_settings_are_one_line(settings, words):
     with pytest.raises(InputError) as error:
         quick(**settings).fit(*clouds())
     assert str(error.value).startswith(words)
@@ -276,25 +276,25 @@ def test_wrong_settings_are_one_line(settings, words):
         ({"method": None}, TypeError, "method must be an instance of str, not NoneType."),
     ],
 )
-def test_numbers_out_of_range_have_scikit_learns_words(settings, kind, words):
+def test_values_out_of_range_raise_scikit_learn_errors(settings, kind, words):
     with pytest.raises(kind) as error:
         quick(**settings).fit(*clouds())
     assert str(error.value) == words
 
 
 @pytest.mark.parametrize("settings", [{"warmup": 6}, {"warmup": 50}])
-def test_a_method_that_would_never_begin_is_refused(settings):
-    with pytest.raises(InputError, match="is not shorter than the training of 6: nothing would ever be"):
+def test_warm_up_as_long_as_the_training_is_rejected(settings):
+    with pytest.raises(InputError, match="is not shorter than the training of 6, so no sample would be"):
         quick(**settings).fit(*clouds())
 
 
-def test_one_epoch_is_one_of_selecting():
+def test_single_epoch_selects():
     X, y = clouds()
     one, plain = (quick(epochs=1, noise_rate=0.4, method=name).fit(X, y) for name in ("mentornet", "default"))
     assert not np.array_equal(one.predict_proba(X), plain.predict_proba(X))
 
 
-def test_batches_too_small_to_leave_anything_out_are_named():
+def test_too_small_batches_cause_a_warning():
     with pytest.warns(UserWarning, match="batch size 4 is too small for this noise rate"):
         quick(batch_size=4, noise_rate=0.2).fit(*clouds())
     X, y = clouds()
@@ -303,20 +303,20 @@ def test_batches_too_small_to_leave_anything_out_are_named():
         quick(batch_size=2, noise_rate="auto").fit(X, wrong)
 
 
-def test_rows_far_from_all_others_have_probabilities_too():
+def test_very_large_features_are_predicted_or_rejected():
     X, y = clouds()
     model = quick().fit(X, y)
     far = X.copy()
     far[:, 0] = 1e40
     assert np.allclose(model.predict_proba(far).sum(1), 1)
     far[:, 0] = 1e307
-    with pytest.raises(InputError, match="X has numbers that are too large beside those of fit"):
+    with pytest.raises(InputError, match="X has values that are too large compared with those passed to fit"):
         model.predict_proba(far)
-    with pytest.raises(InputError, match=r"column 2 of X has numbers too large to be standardised; scale it first"):
+    with pytest.raises(InputError, match=r"column 2 of X has values too large to standardise; scale it first"):
         quick().fit(X * [1, 1, 1e200, 1], y)
 
 
-def test_what_diverges_is_told_in_pythons_words_and_leaves_the_model_as_it_was():
+def test_divergence_names_the_parameter_and_keeps_the_fitted_model():
     X, y = clouds()
     model = quick().fit(X, np.array(["cat", "dog", "eel"])[y])
     before = model.predict(X)
@@ -325,51 +325,51 @@ def test_what_diverges_is_told_in_pythons_words_and_leaves_the_model_as_it_was()
     assert np.array_equal(model.predict(X), before)
 
 
-def test_float32_is_read_as_float64():
+def test_float32_is_converted_to_float64():
     X, y = clouds()
     X = X.astype(np.float32)
     assert np.array_equal(quick().fit(X, y).predict_proba(X), quick().fit(X.astype(float), y).predict_proba(X))
 
 
-def test_one_class_alone_is_refused():
-    with pytest.raises(ValueError, match="needs at least two classes, y has one class alone: 'cat'"):
+def test_single_class_is_rejected():
+    with pytest.raises(ValueError, match="needs at least two classes, y has one class: 'cat'"):
         quick().fit(clouds()[0], ["cat"] * 120)
 
 
-def test_classes_too_small_for_folds_are_refused_before_any_training():
+def test_classes_smaller_than_the_folds_are_rejected_before_training():
     X, y = clouds()
     y[3:] = np.minimum(y[3:], 1)
     with pytest.raises(InputError) as error:
         quick(noise_rate="auto", epochs=10**9).fit(X, y)
     assert str(error.value) == (
-        'noise_rate="auto" needs at least 5 samples of each class, the smallest has 1; '
-        "say how many labels are wrong, such as noise_rate=0.2"
+        'noise_rate="auto" needs at least 5 samples of each class, the smallest class has 1; '
+        "pass the share of wrong labels, such as noise_rate=0.2"
     )
     assert quick().fit(X, y).predict(X).shape == (120,)
 
 
-def test_images_and_rows_are_not_mixed_up():
+def test_images_and_features_are_distinguished():
     images, labels = pictures()
     with pytest.raises(InputError, match=r"X: images must be uint8, 0 to 255, of shape \(n, height, width\)"):
         quick().fit(images / 255, labels)
     model = quick(epochs=1).fit(images, labels)
-    with pytest.raises(InputError, match=r"fitted to samples of shape \(1, 8, 8\), these are \(1, 8, 6\)"):
+    with pytest.raises(InputError, match=r"fitted to samples of shape \(1, 8, 8\), got \(1, 8, 6\)"):
         model.predict(images[:, :, :6])
-    with pytest.raises(InputError, match=r"one of fit and predict was given rows \(n, features\), the other images"):
+    with pytest.raises(InputError, match="fit and predict need the same kind of X"):
         model.predict(images[:, 0])
     with pytest.raises(ValueError, match="X has 3 features, but SieveClassifier is expecting 4 features as input"):
         quick(epochs=1).fit(*clouds()).predict(clouds()[0][:, :3])
 
 
-def test_sample_weight_is_not_offered():
+def test_sample_weight_is_rejected():
     with pytest.raises(TypeError, match="sample_weight"):
         quick().fit(*clouds(), sample_weight=np.ones(120))
 
 
-# --- what the page says
+# ---- documentation
 
 
-def test_the_example_of_the_docs_runs():
+def test_documentation_example_runs():
     (code,) = re.findall(r"```python\n(.*?)```", DOCS, re.S)
     code = code.replace("random_state=0).fit(", "random_state=0, epochs=20).fit(")
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300)
@@ -377,7 +377,7 @@ def test_the_example_of_the_docs_runs():
     assert re.match(r"noise rate 0\.\d\d, accuracy 0\.\d\d\nmost suspicious: \[", done.stdout)
 
 
-def test_the_figures_of_the_docs_come_from_the_record():
+def test_documented_figures_match_the_record():
     record = json.loads((ROOT / "benchmarks" / "results" / "sklearn_digits.json").read_text())
     assert table(record["rows"]) in DOCS
     assert f"test errors range {guards(record['guards'])} them" in " ".join(DOCS.split())

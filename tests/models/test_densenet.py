@@ -33,7 +33,7 @@ def test_dense_layer_puts_new_channels_first():
 
 
 def test_densenet_initialisation():
-    """3x3: He-normal over fan-out (σ = 0.136 for 12 filters); 1x1 and the classifier: over fan-in, truncated at two σ."""
+    """3x3: He-normal over fan-out (σ = 0.136 for 12 filters); 1x1 and the classifier: over fan-in, truncated at 2 σ."""
     torch.manual_seed(0)
     network = make_model("densenet-25-12", (3, 32, 32), 10)
     layers = [m.conv.weight for m in network.features if isinstance(m, DenseLayer)]

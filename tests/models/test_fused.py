@@ -1,4 +1,4 @@
-"""The fused kernels against the plain layers, run by Triton's interpreter in float32: no GPU needed."""
+"""The fused kernels compared with plain layers, in float32 by Triton's interpreter, without a GPU."""
 
 import copy
 
@@ -13,16 +13,16 @@ pytest.importorskip("triton", reason="Triton has no wheels for this machine")
 
 @pytest.fixture(scope="module")
 def fused():
-    """The module, with kernels that are interpreted."""
+    """Return the module with interpreted kernels."""
     if torch.cuda.is_available():
-        pytest.skip("tests/test_gpu.py tries the compiled kernels")
+        pytest.skip("tests/test_gpu.py tests the compiled kernels")
     from labelsieve.models import fused
 
     return fused
 
 
 def hashed(place, seed):
-    """The kernel's hash in plain integers."""
+    """Compute the hash of the kernel with integer tensors."""
     x = place ^ (seed & 0xFFFFFFFF)
     for half in range(2):
         x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
@@ -34,7 +34,7 @@ def hashed(place, seed):
 
 
 class SeededDropout(nn.Module):
-    """Dropout with the kernel's masks; channels are padded to a multiple of 16 in the places that are hashed."""
+    """Dropout with the masks of the kernels, which hash positions with channels padded to a multiple of 16."""
 
     def __init__(self, rate, seed):
         super().__init__()
@@ -51,12 +51,12 @@ class SeededDropout(nn.Module):
         return x * keep / (1 - self.rate)
 
 
-def averaged(network, x):
+def plain_features(network, x):
     return network.norm(network.features(x)).relu().mean((2, 3))
 
 
-def shaken(network):
-    """Norms that are not the identity, so that every term of their gradients counts."""
+def randomise_norms(network):
+    """Randomise the norms, so that every term of their gradients is tested."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.weight, 1, 0.3)
@@ -68,11 +68,9 @@ def shaken(network):
     ("depth", "growth", "channels", "side", "count", "rate"),
     [(10, 12, 3, 8, 3, 0.2), (7, 16, 1, 16, 2, 0.0), (10, 5, 4, 8, 4, 0.5)],
 )
-def test_features_gradients_and_statistics_are_those_of_the_plain_layers(
-    fused, depth, growth, channels, side, count, rate
-):
+def test_features_gradients_and_statistics_match_plain_layers(fused, depth, growth, channels, side, count, rate):
     torch.manual_seed(depth)
-    ours = shaken(DenseNet(channels, 10, depth=depth, growth=growth, dropout=rate))
+    ours = randomise_norms(DenseNet(channels, 10, depth=depth, growth=growth, dropout=rate))
     plain = copy.deepcopy(ours)
     units = [module for module in plain.features if hasattr(module, "dropout")]
     seeds = torch.empty(2 + len(units), dtype=torch.int64).random_(generator=torch.Generator().manual_seed(5))
@@ -82,7 +80,7 @@ def test_features_gradients_and_statistics_are_those_of_the_plain_layers(
         if hasattr(module, "generator"):
             module.generator = torch.Generator().manual_seed(5)
     x = torch.randn(count, channels, side, side)
-    features, expected = fused.features(ours, x, torch.float32), averaged(plain, x)
+    features, expected = fused.features(ours, x, torch.float32), plain_features(plain, x)
     torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-4)
     gradient = torch.randn_like(expected)
     features.backward(gradient)
@@ -95,11 +93,11 @@ def test_features_gradients_and_statistics_are_those_of_the_plain_layers(
         torch.testing.assert_close(buffer, twin, atol=1e-5, rtol=1e-4, msg=name)
     with torch.no_grad():
         torch.testing.assert_close(
-            fused.features(ours.eval(), x, torch.float32), averaged(plain.eval(), x), atol=1e-5, rtol=1e-4
+            fused.features(ours.eval(), x, torch.float32), plain_features(plain.eval(), x), atol=1e-5, rtol=1e-4
         )
 
 
-def test_statistics_can_be_left_alone(fused):
+def test_running_statistics_can_be_disabled(fused):
     network = DenseNet(1, 10, depth=7, growth=4, dropout=0.0)
     before = copy.deepcopy(dict(network.named_buffers()))
     for module in network.modules():
@@ -109,7 +107,7 @@ def test_statistics_can_be_left_alone(fused):
     assert all(torch.equal(buffer, before[name]) for name, buffer in network.named_buffers())
 
 
-def test_packing_is_undone_by_unpacking(fused):
+def test_unpacking_reverses_packing(fused):
     plan = fused.plan_of(3, (16, 100, 184), 7, 12, torch.device("cpu"))
     network = DenseNet(3, 10)
     real = sum(p.numel() for name, p in network.named_parameters() if not name.startswith("classifier"))
@@ -117,12 +115,12 @@ def test_packing_is_undone_by_unpacking(fused):
     values = torch.arange(1, real + 1).double()
     packed = torch.cat([values, torch.zeros(1)])[plan.to_packed]
     assert torch.equal(packed[plan.to_real], values)
-    assert (packed > 0).sum() == real  # all else is idle
+    assert (packed > 0).sum() == real  # all others are unused
     assert sum(isinstance(module, DenseLayer) for module in network.features) + 4 == len(plan.units)
 
 
-def test_the_hash_of_dropout_is_even(fused):
-    """Kept shares, neighbours and seeds that differ in one bit look independent."""
+def test_dropout_hash_is_uniform(fused):
+    """Kept shares, neighbouring positions and seeds that differ in one bit look independent."""
     place = torch.arange(1 << 16)
     for seed in (0, 1, 2**32, 2**62 + 12345):
         one, other = ((hashed(place, s) >> 8) / 2**24 for s in (seed, seed ^ 1))

@@ -336,18 +336,18 @@ class StopAfter:
 
 
 def test_recorded_run_resumes():
-    whole, _ = train_one(0, epochs=6)
+    uninterrupted, _ = train_one(0, epochs=6)
     with tempfile.TemporaryDirectory() as folder:
         more = {"record": Record(Path(folder) / "record.jsonl"), "checkpoints": Checkpoints(Path(folder) / "c")}
         with suppress(InterruptedError):
             train_one(0, epochs=6, watcher=StopAfter(3), **more)
-        pieces, _ = train_one(0, epochs=6, **more)
+        resumed, _ = train_one(0, epochs=6, **more)
         assert [json.loads(line)["event"] for line in more["record"].path.read_text().splitlines()] == [
             *["epoch"] * 3,
             "resume",
             *["epoch"] * 3,
         ]
-    assert pieces == whole
+    assert resumed == uninterrupted
 
 
 def test_streamed_images_train_like_images_in_memory():

@@ -1,4 +1,4 @@
-"""The paper's cells: all there, with the numbers as printed and options that their methods have."""
+"""The cells of the paper's tables: complete, with the printed numbers and valid options."""
 
 import csv
 from collections import Counter
@@ -10,7 +10,7 @@ from labelsieve.train.settings import Training
 
 TABLES = tables()
 CELLS = [(name, cell) for name, table in TABLES.items() for cell in table.cells]
-NUMBERS = Path(__file__).parent / "paper_numbers.csv"  # read off the paper's source by another way
+NUMBERS = Path(__file__).parent / "paper_numbers.csv"  # extracted independently from the paper's source
 
 
 def key(name, cell):
@@ -18,7 +18,7 @@ def key(name, cell):
     return name, e.data, e.noise or "", e.rate, e.method, cell.variant
 
 
-def test_every_number_is_the_papers():
+def test_all_numbers_match_the_paper():
     with NUMBERS.open() as file:
         printed = {
             (r["table"], r["dataset"], r["noise"], float(r["rate"]), r["method"], r["variant"]): (
@@ -30,13 +30,13 @@ def test_every_number_is_the_papers():
     assert {key(name, cell): cell.published for name, cell in CELLS} == printed
 
 
-def test_every_cell_is_there_once():
+def test_every_cell_occurs_once():
     assert Counter(name for name, _ in CELLS) == {"1": 9, "2": 270, "3": 12, "5": 12, "6": 10, "7": 10, "8": 6}
     assert len({(name, cell.experiment.name(), cell.measure, cell.start) for name, cell in CELLS}) == len(CELLS)
 
 
-def test_numbers_as_printed():
-    """One of each corner, read off the paper."""
+def test_some_numbers_copied_by_hand():
+    """Samples from several tables, copied from the paper by hand."""
     published = {key(name, cell): cell.published for name, cell in CELLS}
     assert published["2", "cifar10", "pair", 0.1, "default", ""] == (10.2, 0.24)
     assert published["2", "cifar10", "mixed", 0.4, "mentornet", ""] == (15.2, 0.27)
@@ -46,14 +46,14 @@ def test_numbers_as_printed():
     assert published["7", "clothing1m", "", 0.0, "sl-prop", ""] == (26.98, None)
 
 
-def test_every_cell_can_be_made():
+def test_method_of_every_cell_can_be_created():
     for _, cell in CELLS:
         e = cell.experiment
         method = make(e.method, Problem(10, e.noise_rate, e.warmup, num_samples=4), e.criterion, **dict(e.options))
         assert method.rounds == (3 if "selfie" in e.method else 1)
 
 
-def test_hyper_parameters_of_the_paper():
+def test_hyperparameters_match_the_paper():
     experiments = [cell.experiment for name, cell in CELLS if name in "26"]
     by = {(e.data, e.method): {**options_of(e.method), **dict(e.options)} for e in experiments}
     assert by["cifar100", "sl"]["beta"] == 0.3 and by["animal10n", "sl-prop"]["beta"] == 0.01
@@ -65,8 +65,8 @@ def test_hyper_parameters_of_the_paper():
     assert {e.data: e.size for e in experiments if e.size} == {"tiny-imagenet": 32}
 
 
-def test_the_protocol_of_clothing1m():
-    """Cross-entropy from ImageNet's weights, then every method from its best epoch; tested at the best epoch."""
+def test_protocol_of_clothing1m():
+    """Cross-entropy starts from ImageNet weights, every other method from its best epoch; the best epoch is tested."""
     first, *others = TABLES["7"].cells
     assert first.start is None and first.experiment.weights and first.experiment.method == "default"
     assert all(cell.start == first.experiment and cell.experiment.weights is None for cell in others)
@@ -79,4 +79,4 @@ def test_the_protocol_of_clothing1m():
         assert (e.weight_decay, e.nesterov, e.drop_last, cell.measure) == (1e-3, False, True, "chosen")
         assert (e.augment, e.normalise, e.noise, e.noise_rate) == ("window224,flip", "imagenet", None, 0.3846)
     scale = {cell.experiment.method: dict(cell.experiment.options).get("lr_scale") for cell in others}
-    assert scale["dmi"] == 1.0  # its learning rate is the fine-tuning's already
+    assert scale["dmi"] == 1.0  # the learning rate of fine-tuning is already small

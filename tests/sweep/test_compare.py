@@ -1,4 +1,4 @@
-"""compare: methods as they are named, and what is shown of them."""
+"""labelsieve compare: parsing of methods, tables, formats and the picture."""
 
 import csv
 import io
@@ -12,36 +12,35 @@ import pytest
 
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
-from labelsieve.runs.read import Run
+from labelsieve.runs.read import Run, by_method
 from labelsieve.runs.spec import Experiment
-from labelsieve.runs.tables import pairs_among, run_by_run
-from labelsieve.sweep.compare import Named, expanded, named
+from labelsieve.sweep.compare import MethodChoice, draw_comparison, parse_method, parse_methods, true_penalty
 from labelsieve.sweep.watch import title
 
 
-def test_a_method_with_a_criterion_and_options():
-    assert named("sl") == Named("sl", None, ())
+def test_parse_method_with_criterion_and_options():
+    assert parse_method("sl") == MethodChoice("sl", None, ())
     assert (
-        named("co-teaching:all") == Named("co-teaching", "all", ())
-        and str(named("co-teaching:all")) == "co-teaching (all)"
+        parse_method("co-teaching:all") == MethodChoice("co-teaching", "all", ())
+        and str(parse_method("co-teaching:all")) == "co-teaching (all)"
     )
-    both = named("mentornet:all:lam=0.5:align=true")
-    assert both == Named("mentornet", "all", (("align", True), ("lam", 0.5)))
+    both = parse_method("mentornet:all:lam=0.5:align=true")
+    assert both == MethodChoice("mentornet", "all", (("align", True), ("lam", 0.5)))
     assert str(both) == "mentornet (all, align True, lam 0.5)"
-    with pytest.raises(InputError, match="names two criteria, ol and all"):
-        named("mentornet:ol:all")
+    with pytest.raises(InputError, match="has two criteria, ol and all"):
+        parse_method("mentornet:ol:all")
     with pytest.raises(InputError, match="the option lam is given twice"):
-        named("mentornet-prop:lam=1:lam=2")
+        parse_method("mentornet-prop:lam=1:lam=2")
 
 
-def test_methods_are_named_with_commas_and_count_once():
-    assert expanded("sl, sl-prop,sl") == ["sl", "sl-prop"]
-    assert expanded("all")[-1] == "co-teaching:all" and expanded("sl,,") == ["sl"]
-    with pytest.raises(InputError, match="--methods names no method; write such as default,mentornet-prop"):
-        expanded(" ,")
+def test_parse_methods_removes_duplicates():
+    assert parse_methods("sl, sl-prop,sl") == ["sl", "sl-prop"]
+    assert parse_methods("all")[-1] == "co-teaching:all" and parse_methods("sl,,") == ["sl"]
+    with pytest.raises(InputError, match="--methods is empty; write for example default,mentornet-prop"):
+        parse_methods(" ,")
 
 
-def compared(tmp_path, methods, *more):
+def run_compare(tmp_path, methods, *more):
     images = np.random.default_rng(0).integers(0, 255, size=(60, 8, 8), dtype=np.uint8)
     labels = np.arange(60) % 3
     np.savez(tmp_path / "mine.npz", images=images, labels=labels, test_images=images[:12], test_labels=labels[:12])
@@ -51,8 +50,8 @@ def compared(tmp_path, methods, *more):
     )
 
 
-def test_one_method_with_different_options_side_by_side(tmp_path, capsys):
-    assert compared(tmp_path, "mentornet-prop,mentornet-prop:lam=0.5,mentornet-prop") == 0
+def test_one_method_with_different_options(tmp_path, capsys):
+    assert run_compare(tmp_path, "mentornet-prop,mentornet-prop:lam=0.5,mentornet-prop") == 0
     said = capsys.readouterr().out
     assert said.startswith("2 runs: mentornet-prop, mentornet-prop:lam=0.5; 30% pair noise; seed 0")
     assert "mentornet-prop (lam 0.5) minus mentornet-prop, last test error seed by seed:" in said
@@ -66,42 +65,21 @@ def test_one_method_with_different_options_side_by_side(tmp_path, capsys):
     ("methods", "says"),
     [("mentornet:lam=0.5", "mentornet has no option 'lam'"), ("mentornet-prop:lam=", "option lam cannot be ''")],
 )
-def test_options_that_a_method_does_not_have_are_refused(tmp_path, capsys, methods, says):
-    assert compared(tmp_path, methods) == 2
+def test_unknown_options_of_a_method_are_refused(tmp_path, capsys, methods, says):
+    assert run_compare(tmp_path, methods) == 2
     assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_variants_of_a_method_are_told_apart_while_they_run():
+def test_titles_of_runs_contain_criterion_and_options():
     usual = Experiment("fashion", method="mentornet-prop", noise="pair", rate=0.4, seed=1)
     other = replace(usual, criterion="ol", options=(("lam", 0.5),))
     assert title(usual) == "fashion, pair 40%, mentornet-prop, seed 1"
     assert title(other) == "fashion, pair 40%, mentornet-prop:ol:lam=0.5, seed 1"
 
 
-def test_all_can_be_set_against_one_that_is_named():
-    assert pairs_among(["sl", "sl-prop", "mine"], "sl-prop") == [("sl", "sl-prop"), ("mine", "sl-prop")]
-    many = ["default", "mentornet-prop", *"abcdef"]
-    assert pairs_among(many, "c") == [(method, "c") for method in many if method != "c"]
-
-
-def made(method, seed, last, precision):
-    end = {"best": last - 2, "last": last, "last_ten": last + 0.125}
-    return Run({"method": method, "criterion": None, "seed": seed}, [{"precision": precision}], end, {})
-
-
-def test_a_row_per_run_by_hand():
-    groups = {"a": [made("a", 0, 20.0, 0.5), made("a", 1, 30.0, None)], "b": [made("b", 1, 25.5, 0.75)]}
-    assert run_by_run(groups, "a")[1:] == [
-        ["a", "0", "18.00", "20.00", "20.12", "50.00", "", ""],
-        ["a", "1", "28.00", "30.00", "30.12", "", "", ""],
-        ["b", "1", "23.50", "25.50", "25.62", "75.00", "a", "-4.50"],
-    ]
-    assert [row[6:] for row in run_by_run(groups, "b")[1:]] == [["", ""], ["b", "4.50"], ["", ""]]
-
-
-def test_it_is_written_in_other_formats_and_alone_on_the_terminal(tmp_path, capsys):
+def test_other_formats_and_nothing_else_on_standard_output(tmp_path, capsys):
     both = ["default,mentornet", "--against", "mentornet", "--seeds", "2"]
-    assert compared(tmp_path, *both, "--format", "csv") == 0
+    assert run_compare(tmp_path, *both, "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(row["method"], row["seed"]) for row in rows] == [(m, s) for m in ("default", "mentornet") for s in "01"]
     ends = {}
@@ -115,7 +93,7 @@ def test_it_is_written_in_other_formats_and_alone_on_the_terminal(tmp_path, caps
             base = ends["mentornet", row["seed"]]["last"]
             assert (row["against"], row["last minus that"]) == ("mentornet", f"{end['last'] - base:.2f}")
     file = tmp_path / "table.tex"
-    assert compared(tmp_path, *both, "--format", "latex", "--save", str(file)) == 0
+    assert run_compare(tmp_path, *both, "--format", "latex", "--save", str(file)) == 0
     text = file.read_text()
     assert f"table: {file}\n" in capsys.readouterr().out and r"\begin{tabular}{lllll}" in text
     assert "default minus mentornet, last test error seed by seed" in text
@@ -126,21 +104,21 @@ def test_it_is_written_in_other_formats_and_alone_on_the_terminal(tmp_path, caps
     [
         ("--format html", "unknown format 'html'"),
         ("--save gone/table.md", "cannot write gone/table.md"),
-        ("--against sl", "--against sl is not among the methods; "),
-        ("--forward second", "--forward second does not go with co-teaching: "),
+        ("--against sl", "--against sl is not one of the methods; "),
+        ("--forward second", "--forward second does not work with co-teaching: "),
         ("--forward third", "forward must be one or second"),
         ("--sampler none", "sampler must be permutation or independent"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_runs(tmp_path, capsys, more, says):
-    assert compared(tmp_path, "mentornet,co-teaching", *shlex.split(more)) == 2
+def test_unusable_options_are_refused_before_anything_runs(tmp_path, capsys, more, says):
+    assert run_compare(tmp_path, "mentornet,co-teaching", *shlex.split(more)) == 2
     captured = capsys.readouterr()
     assert says in captured.err and captured.err.count("\n") == 1 and not captured.out
     assert not (tmp_path / "out").exists()
 
 
-def test_another_sampler_and_forward_pass(tmp_path):
-    assert compared(tmp_path, "default,mentornet", "--forward", "second", "--sampler", "independent") == 0
+def test_sampler_and_forward_are_passed_on(tmp_path):
+    assert run_compare(tmp_path, "default,mentornet", "--forward", "second", "--sampler", "independent") == 0
     specs = [json.loads(path.read_text())["experiment"] for path in (tmp_path / "out").glob("*/spec.json")]
     assert [(spec["forward"], spec["sampler"]) for spec in specs] == [("second", "independent")] * 2
 
@@ -159,7 +137,7 @@ def test_another_sampler_and_forward_pass(tmp_path):
         "figure 7 --save {file}",
     ],
 )
-def test_a_file_is_no_folder_for_runs(tmp_path, capsys, command):
+def test_file_in_place_of_a_folder_is_refused(tmp_path, capsys, command):
     file = tmp_path / "mine.txt"
     file.write_text("my own work\n")
     assert execute(command.format(file=file).split()) == 2
@@ -169,8 +147,37 @@ def test_a_file_is_no_folder_for_runs(tmp_path, capsys, command):
     assert file.read_text() == "my own work\n" and list(Path(tmp_path).iterdir()) == [file]
 
 
-def test_the_bench_does_not_write_over_ones_own_file(tmp_path, capsys):
-    file = tmp_path / "mine.txt"
-    file.write_text("my own work\n")
-    assert execute(["bench", "--out", str(file)]) == 2
-    assert "may be your own work" in capsys.readouterr().err and file.read_text() == "my own work\n"
+def finished(method, seed, last, precision=0.9):
+    epochs = [{"test_error": last + 1, "precision": 0.6}, {"test_error": last, "precision": precision}]
+    tables = {"noise": np.array([[6, 4], [0, 10]]), "last/penalty": np.array([[[0, 1], [1, 0]]], dtype=np.float32)}
+    spec = {"method": method, "criterion": None, "seed": seed, "warmup": 1}
+    return Run(spec, epochs, {"best": last - 2, "last": last}, tables)
+
+
+GROUPS = by_method(
+    [finished("sl", 1, 30.0), finished("sl-prop", 0, 10.0), finished("sl", 0, 20.0), finished("sl-prop", 1, 14.0)]
+)
+
+
+def test_true_penalty_by_hand():
+    noise = np.array([[6, 4, 0], [0, 10, 0], [0, 1, 9]])
+    assert true_penalty(noise).tolist() == [[0, 0, 0], [0.8, 0, 0.2], [0, 0, 0]]
+
+
+def test_picture_is_a_png(tmp_path):
+    draw_comparison(GROUPS, ["x", "y"], "title", tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_legend_does_not_cover_the_panels(tmp_path, monkeypatch):
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    named = {f"mentornet-prop (align True, lam {n})": runs for n, runs in enumerate(GROUPS.values())}
+    draw_comparison(named, ["x", "y"], "title", tmp_path / "picture.png")
+    figure = pyplot.gcf()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(named)
+    assert not any(axis.get_tightbbox().overlaps(legend.get_window_extent()) for axis in figure.axes)
+    monkeypatch.undo()
+    pyplot.close(figure)

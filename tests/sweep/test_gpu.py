@@ -1,21 +1,24 @@
-"""Runs side by side in one process: each is what it would be alone. On the CPU here; test_gpu.py has streams."""
+"""Experiments side by side in one process give the same results as one by one (on the CPU)."""
 
 import json
+import signal
 import threading
 
 import pytest
 
-from labelsieve.errors import Stopped
+from labelsieve.errors import InputError, Stopped
 from labelsieve.runs.data import Shelf
 from labelsieve.runs.execute import prepare, run
+from labelsieve.runs.folder import RunFolder
 from labelsieve.runs.spec import Experiment
 from labelsieve.sweep import gpu as module
 from labelsieve.sweep.gpu import Fit, side_by_side
+from labelsieve.train.loop import StopFlag
 
 
 @pytest.fixture(autouse=True)
 def plenty_of_memory(monkeypatch):
-    monkeypatch.setattr(module, "measured_fit", lambda prepared: Fit(bytes_per_run=2**30, free=5 * 2**30))
+    monkeypatch.setattr(module, "measure_fit", lambda prepared: Fit(bytes_per_run=2**30, free=5 * 2**30))
 
 
 def experiment(data, seed, method="mentornet-prop", **more):
@@ -36,12 +39,12 @@ def rows(folder):
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
-def test_every_run_is_as_it_would_be_alone(data, tmp_path):
+def test_results_are_the_same_as_one_by_one(data, tmp_path):
     every = [experiment(data, seed, method) for seed in range(3) for method in ("default", "co-teaching")]
     folders = [tmp_path / "together" / e.name() for e in every]
     said = []
     assert side_by_side(every, folders, lambda: None, say=said.append) == {}
-    assert said == ["4 runs at a time; a run takes about 1.0 GiB, 5 are free: 4 fit"]
+    assert said == ["4 runs at a time; one run needs about 1.0 GiB of 5 GiB free: 4 fit"]
     for e, folder in zip(every, folders, strict=True):
         run(e, tmp_path / "alone" / e.name())
         assert rows(folder) == rows(tmp_path / "alone" / e.name())
@@ -49,48 +52,42 @@ def test_every_run_is_as_it_would_be_alone(data, tmp_path):
         assert (folder / model).read_bytes() == (tmp_path / "alone" / e.name() / model).read_bytes()
 
 
-def test_one_that_fails_does_not_stop_the_others(data, tmp_path):
+def test_failed_run_does_not_stop_the_others(data, tmp_path):
     good, bad = experiment(data, 0), experiment(data, 0, lr=1e30)
     failed = side_by_side([bad, good], [tmp_path / "bad", tmp_path / "good"], lambda: None)
     assert list(failed) == [bad] and "diverged" in failed[bad]
     assert (tmp_path / "good" / "done").exists()
 
 
-def test_a_signal_stops_all_and_they_go_on_later(data, tmp_path, monkeypatch):
-    every = [experiment(data, seed, epochs=60) for seed in range(3)]
+def test_signal_stops_all_runs_and_they_can_be_resumed(data, tmp_path, monkeypatch):
+    every = [experiment(data, seed, epochs=20) for seed in range(3)]
     folders = [tmp_path / e.name() for e in every]
-    flags = []
-    monkeypatch.setattr(module, "StopFlag", lambda: flags.append(module_flag()) or flags[-1])
-    looks = []
 
-    def report():
-        looks.append(1)
-        if all((f / "record.jsonl").exists() and len(rows(f)) > 2 for f in folders[:2]):
-            flags[0].received = 15
+    class SignalAfterTwoEpochs(StopFlag):
+        def check(self, where):
+            if (folders[0] / "record.jsonl").exists() and len(rows(folders[0])) > 2:
+                self.received = signal.SIGTERM
+            super().check(where)
 
+    monkeypatch.setattr(module, "StopFlag", SignalAfterTwoEpochs)
     with pytest.raises(Stopped, match="SIGTERM"):
-        side_by_side(every, folders, report, at_once=2)
+        side_by_side(every, folders, lambda: None, at_once=1)
     assert not any((folder / "done").exists() for folder in folders)
+    monkeypatch.setattr(module, "StopFlag", StopFlag)
     assert side_by_side(every, folders, lambda: None) == {}
     assert all((folder / "done").exists() for folder in folders)
     assert any(row["event"] == "resume" for row in rows(folders[0]))
 
 
-def module_flag():
-    from labelsieve.train.loop import StopFlag
-
-    return StopFlag()
-
-
-def test_the_shelf_reads_once_and_shares_images(data, monkeypatch):
+def test_shelf_loads_once_and_shares_images(data, monkeypatch):
     reads = []
     from labelsieve.runs import data as shelf_module
 
     original = shelf_module.load_data
 
-    def load(*asked, **more):
-        reads.append(asked)
-        return original(*asked, **more)
+    def load(*args, **more):
+        reads.append(args)
+        return original(*args, **more)
 
     monkeypatch.setattr(shelf_module, "load_data", load)
     shelf = Shelf()
@@ -124,7 +121,7 @@ def test_weights_do_not_depend_on_what_other_threads_draw():
     assert all((a == b).all() for a, b in zip(alone, together, strict=True))
 
 
-def test_a_spare_network_leaves_those_that_are_being_made_alone():
+def test_placeholder_network_does_not_disturb_other_threads():
     from labelsieve.models import make_model
     from labelsieve.models.networks import make_networks, make_placeholder
 
@@ -146,11 +143,6 @@ def test_a_spare_network_leaves_those_that_are_being_made_alone():
     assert all((weights == alone).all() for weights in every)
 
 
-def test_the_same_experiment_twice_is_run_once(data, tmp_path):
-    from labelsieve.runs.folder import RunFolder
-    from labelsieve.sweep.sweep import sweep
-
-    twice = [experiment(data, 0, epochs=2)] * 2
-    assert sweep(twice, tmp_path) == {}
-    with RunFolder(tmp_path / "one"), pytest.raises(ValueError, match="in use by this very process"):
+def test_folder_cannot_be_entered_twice_in_one_process(tmp_path):
+    with RunFolder(tmp_path / "one"), pytest.raises(InputError, match="in use"):
         RunFolder(tmp_path / "one").__enter__()

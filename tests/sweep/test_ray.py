@@ -1,4 +1,4 @@
-"""Sweeps on Ray: a real cluster of two workers here; what dies is run again, and the table is that of a serial one."""
+"""Sweeps on Ray: on a real local cluster of two workers; runs that die are repeated, with the same results."""
 
 import json
 import os
@@ -17,15 +17,15 @@ from labelsieve.errors import InputError, Stopped
 from labelsieve.runs.execute import run, versions
 from labelsieve.runs.folder import RunFolder
 from labelsieve.runs.spec import Experiment
-from labelsieve.sweep.ray import QUIET, address_of, check_versions, keep, resources, run_apart, too_large
+from labelsieve.sweep.ray import QUIET, address_of, check_versions, resources, run_remotely, save_run, too_large
 from labelsieve.sweep.sweep import folder_of, sweep
 
-PATIENCE = 400  # seconds that a wait may take before the test fails; workers start slowly on a busy machine
+PATIENCE = 400  # seconds to wait for an event; workers start slowly on a busy machine
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Where runs live on the workers meanwhile; Ray is alone with itself, and leaves nothing in the home folder."""
+    """Temporary folder of the workers; Ray runs isolated and leaves nothing in the home folder."""
     place, own = tmp_path / "workers", tempfile.mkdtemp(dir="/tmp")  # sockets need a short name
     place.mkdir()
     ours = {"TMPDIR": str(place), "RAY_TMPDIR": own, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
@@ -39,7 +39,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cluster(place):
-    """A head that runs nothing, and two nodes of one CPU each."""
+    """Start a head that runs nothing, and two nodes of one CPU each."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -62,7 +62,7 @@ def rows(folder):
 
 
 def a_running_process(place, besides=()):
-    """The process of a run that has trained for some epochs and has some left."""
+    """Wait for a run in the middle of its training and return its process."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         for record in place.glob("labelsieve-*/*/record.jsonl"):
@@ -71,7 +71,7 @@ def a_running_process(place, besides=()):
                 if process not in besides:
                     return process
         time.sleep(0.01)
-    raise AssertionError("no run was seen at work")
+    raise AssertionError("no run was seen in the middle of its training")
 
 
 def parent(process):
@@ -79,7 +79,7 @@ def parent(process):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds a worker's node in /proc")
-def test_workers_and_machines_that_die_change_nothing(data, cluster, place, tmp_path, capfd):
+def test_killed_workers_and_machines_do_not_change_results(data, cluster, place, tmp_path, capfd):
     good = [experiment(data, seed, method) for seed in range(3) for method in ("default", "co-teaching")]
     bad, missing, wide = experiment(data, 0, lr=1e30), experiment("missing.npz", 0), experiment(data, 0, threads=64)
     handler, killed = signal.getsignal(signal.SIGTERM), []
@@ -107,7 +107,7 @@ def test_workers_and_machines_that_die_change_nothing(data, cluster, place, tmp_
 
     assert set(failed) == {bad, missing, wide}
     assert "diverged" in failed[bad] and "missing.npz" in failed[missing]
-    assert failed[wide] == "no machine of the cluster has 64 CPUs for it"
+    assert failed[wide] == "no machine of the cluster has 64 CPUs"
     assert {path.name for path in root.iterdir()} == {e.name() for e in good}
     for e in good:
         here, there = folder_of(e, tmp_path / "here"), folder_of(e, root)
@@ -118,7 +118,7 @@ def test_workers_and_machines_that_die_change_nothing(data, cluster, place, tmp_
         assert {f.name for f in here.iterdir()} == {f.name for f in there.iterdir()}
 
 
-def test_a_signal_ends_the_sweep_and_keeps_what_is_finished(data, place, tmp_path):
+def test_signal_ends_the_sweep_and_finished_runs_are_kept(data, place, tmp_path):
     short, long = experiment(data, 0, epochs=2), experiment(data, 1, epochs=4000)
     root = tmp_path / "runs"
 
@@ -126,46 +126,46 @@ def test_a_signal_ends_the_sweep_and_keeps_what_is_finished(data, place, tmp_pat
         if done == 1 and list(place.glob(f"labelsieve-*/{long.name()}/record.jsonl")):
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped, match="Ctrl-C with all finished runs here"):
+    with pytest.raises(Stopped, match="Ctrl-C with all finished runs saved"):
         sweep([short, long], root, report, on="ray")
     assert [path.name for path in root.iterdir()] == [short.name()]
     assert (folder_of(short, root) / "done").exists()
-    assert not list(place.glob("labelsieve-*"))  # the worker of the other tidied up
+    assert not list(place.glob("labelsieve-*"))  # the worker of the other run has cleaned up
 
 
-def test_a_run_that_was_cut_here_is_replaced_whole(data, tmp_path):
+def test_interrupted_run_is_replaced(data, tmp_path):
     e = experiment(data, 0, epochs=3)
-    files = run_apart(e, str(Path.cwd()), versions())
+    files = run_remotely(e, str(Path.cwd()), versions())
     run(e, tmp_path / "alone")
     with RunFolder(tmp_path / "cut") as folder:
         folder.claim(e, json.loads(files["spec.json"])["data"], versions())
         folder.record.append({"event": "start"})
         folder.checkpoints.save(1, {}, {})
-    keep(files, e, tmp_path / "cut")
+    save_run(files, e, tmp_path / "cut")
     assert rows(tmp_path / "cut") == rows(tmp_path / "alone")
     assert {f.name for f in (tmp_path / "cut").iterdir()} == {f.name for f in (tmp_path / "alone").iterdir()}
-    with pytest.raises(InputError, match="is another run: it was trained with --seed 0, not with --seed 1"):
-        keep(files, experiment(data, 1, epochs=3), tmp_path / "cut")
+    with pytest.raises(InputError, match="holds another run: it was trained with --seed 0, not with --seed 1"):
+        save_run(files, experiment(data, 1, epochs=3), tmp_path / "cut")
 
 
-def test_a_folder_that_was_cut_while_it_was_written_is_begun_anew(data, tmp_path, monkeypatch):
+def test_partly_written_folder_starts_again(data, tmp_path, monkeypatch):
     e = experiment(data, 0, epochs=3)
-    files = run_apart(e, str(Path.cwd()), versions())
+    files = run_remotely(e, str(Path.cwd()), versions())
     monkeypatch.setattr(RunFolder, "finish", lambda folder: None)
-    keep(files, e, tmp_path / "cut")
+    save_run(files, e, tmp_path / "cut")
     monkeypatch.undo()
     assert run(e, tmp_path / "cut")
     run(e, tmp_path / "alone")
     assert rows(tmp_path / "cut") == rows(tmp_path / "alone")
 
 
-def test_without_ray_one_line_says_what_to_install(data, tmp_path, monkeypatch):
+def test_missing_ray_is_a_one_line_error(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"^sweeps over machines need Ray: pip install 'labelsieve\[ray\]'$"):
+    with pytest.raises(InputError, match=r"^sweeps on several machines need Ray; run pip install 'labelsieve\[ray\]'$"):
         sweep([experiment(data, 0)], tmp_path, on="ray")
 
 
-def test_ray_is_not_imported_unless_it_is_asked_for():
+def test_ray_is_imported_only_if_requested():
     code = "import sys, labelsieve.cli, labelsieve.sweep.ray as it; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
@@ -174,17 +174,17 @@ def test_ray_is_not_imported_unless_it_is_asked_for():
     ("on", "address"),
     [("ray", None), ("ray:auto", "auto"), ("ray:10.0.0.1:6379", "10.0.0.1:6379"), ("ray://a:10001", "ray://a:10001")],
 )
-def test_addresses(on, address):
+def test_address_of(on, address):
     assert address_of(on) == address
 
 
 @pytest.mark.parametrize("on", ["", "there", "rays", "ray:", "ray://", "slurm:x"])
-def test_other_places_are_refused(on, tmp_path):
-    with pytest.raises(InputError, match="say here, ray, ray:ADDRESS or ray://HOST:PORT"):
+def test_unknown_places_are_refused(on, tmp_path):
+    with pytest.raises(InputError, match="use here, ray, ray:ADDRESS or ray://HOST:PORT"):
         sweep([], tmp_path, on=on)
 
 
-def test_what_a_run_takes_and_where_it_fits():
+def test_resources_of_a_run_and_machines_that_fit():
     cpu, gpu = Experiment(threads=4), Experiment(device="cuda")
     assert resources(cpu, 3) == {"num_cpus": 4, "num_gpus": 0}
     assert resources(gpu, None) == {"num_cpus": 1, "num_gpus": 1}
@@ -192,11 +192,11 @@ def test_what_a_run_takes_and_where_it_fits():
     machines = [{"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}]
     assert too_large(resources(cpu, None), machines) is None and too_large(resources(gpu, None), machines) is None
     both = resources(Experiment(device="cuda", threads=4), None)
-    assert too_large(both, machines) == "no machine of the cluster has 4 CPUs and a GPU for it"
+    assert too_large(both, machines) == "no machine of the cluster has 4 CPUs and a GPU"
 
 
-def test_workers_with_other_versions_are_refused():
+def test_other_versions_are_refused():
     here = {"labelsieve": "1.0", "torch": "2.13.0+cpu", "python": "3.11.7"}
     check_versions(here, {**here, "torch": "2.13.0+cu130", "python": "3.12.1"})
-    with pytest.raises(InputError, match=r"a worker has torch 2\.12\.0, and 2\.13\.0 is here"):
+    with pytest.raises(InputError, match=r"a worker has torch 2\.12\.0, this machine 2\.13\.0"):
         check_versions(here, {**here, "torch": "2.12.0"})

@@ -1,4 +1,4 @@
-"""A real browser for the tests of pages: Debian's Chromium, driven by Playwright."""
+"""Browser fixture for the tests of pages: the installed Chromium, driven by Playwright."""
 
 import os
 import shutil
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 FLAGS = (
-    "--no-sandbox",  # Chromium refuses to run as root with it
+    "--no-sandbox",  # Chromium does not run as root with a sandbox
     "--disable-gpu",
+    "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
@@ -17,8 +18,8 @@ FLAGS = (
 )
 
 
-def missing() -> str:
-    """Why there is no browser; empty where there is one."""
+def missing_reason() -> str:
+    """Return the reason why no browser is available; empty if there is one."""
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:
@@ -28,11 +29,11 @@ def missing() -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A Playwright Browser; without one the test is skipped, or fails where LABELSIEVE_NEEDS_BROWSER is 1.
+    """Return a Playwright Browser; skip the test without one, or fail it if LABELSIEVE_NEEDS_BROWSER is 1.
 
-    While it is open its event loop runs in this thread, so that asyncio.run belongs into another thread or process.
+    Its event loop runs in this thread while it is open, so call asyncio.run in another thread or process.
     """
-    reason = missing()
+    reason = missing_reason()
     if reason and os.environ.get("LABELSIEVE_NEEDS_BROWSER") == "1":
         pytest.fail(reason)
     if reason:
@@ -40,6 +41,8 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
+        started = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=list(FLAGS), timeout=120_000
+        )
         yield started
         started.close()

@@ -1,4 +1,4 @@
-"""Run folders and audits with made-up numbers, as files."""
+"""Write run folders and audits with made-up numbers."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def make_run(
     truth: bool = True,
     **spec: Any,
 ) -> Path:
-    """A run whose test error falls to `last`; unfinished ones have done half of their epochs."""
+    """Write a run whose test error falls to `last`; an unfinished one has done half of its epochs."""
     path.mkdir(parents=True)
     known = {"data": "photos", "method": method, "criterion": None, "noise_rate": 0.4, "epochs": epochs, "warmup": 4}
     known |= {"seed": seed, "noise": "pair" if truth else None, "rate": 0.4, "test": 0.0, "valid": 0.0}
@@ -71,7 +71,7 @@ def make_audit(
     clean: bool = False,
     marked: int | None = None,
 ) -> Path:
-    """The audit of a run; its samples are noise, lines of text or rows of numbers, `marked` of them suspects."""
+    """Write the audit of a run; its samples are images of noise, texts or rows, `marked` of them suspects."""
     marked = 0 if clean else shown if marked is None else marked
     draw = random.Random(0)
     folder = run / "audit"
@@ -110,14 +110,14 @@ def make_audit(
         given = classes[(k * k) % size]
         line: dict[str, Any] = {"index": k, "id": ids[k % len(ids)] if ids else f"{given}/{k:04}.png", "why": why}
         line |= {"given_label": given, "suggested_label": classes[(k * k - 1) % size]}
-        line |= {"label_quality": (k + 1) / 500, "is_label_issue": k < marked, **looks(folder, kind, k, draw)}
+        line |= {"label_quality": (k + 1) / 500, "is_label_issue": k < marked, **sample_content(folder, kind, k, draw)}
         lines.append(json.dumps(line) + "\n")
     (folder / "gallery.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder
 
 
-def looks(folder: Path, kind: str, k: int, draw: random.Random) -> dict[str, Any]:
-    """What one sample looks like."""
+def sample_content(folder: Path, kind: str, k: int, draw: random.Random) -> dict[str, Any]:
+    """Return the content of one sample."""
     if kind == "text":
         words = ["parcel", "late", "and", "the", "colour", "was", "not", "what", "I", "ordered", "but", "it", "fits"]
         return {"text": " ".join(draw.choice(words) for _ in range(draw.randint(5, 180)))}

@@ -90,6 +90,8 @@ class DecisionLog:
             finally:
                 os.close(handle)
         except OSError as error:
+            if flags == os.O_RDONLY:
+                raise InputError(f"cannot read {self.path}: {error.strerror}") from error
             raise disk_error(self.path, error) from error
 
     def _read_new(self, handle: int) -> Sequence[Decision]:

@@ -43,11 +43,12 @@ from benchmarks.peers import (
 from labelsieve.audit import find_label_issues, label_quality
 from labelsieve.auto.audit import findings_of_run
 from labelsieve.auto.train import seconds_per_step
-from labelsieve.commands.options import from_options
+from labelsieve.cli import parse
+from labelsieve.commands.train import requested_experiment
 from labelsieve.data import ReadOptions, load_data
 from labelsieve.data.load import stratified
 from labelsieve.files import write_atomically
-from labelsieve.runs.data import labels_of
+from labelsieve.runs.data import Shelf, labels_of
 from labelsieve.runs.execute import Prepared, prepare, run
 from labelsieve.runs.read import TESTED, read_samples
 from labelsieve.runs.spec import Experiment
@@ -133,7 +134,7 @@ def is_of(cell: Cell, task: Task, system: str) -> bool:
 
 def warm_up(bench: Bench) -> None:
     """Let everybody load their packages before any clock runs."""
-    seconds_per_step(prepare(Experiment(model="small", device=bench.device)))
+    seconds_per_step(prepare(Experiment(model="small", device=bench.device), Shelf()))
     theirs(np.array([0, 1, 0, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]]))
 
 
@@ -281,14 +282,15 @@ def scored(wrong: Array, score: Array, spent: Spent, issues: Array | None = None
 def prepared_for(bench: Bench, task: Task) -> Prepared:
     """The data and the network as labelsieve has them."""
     torch.set_num_threads(1)
-    return prepare(experiment_of(bench, task, 0.0))
+    return prepare(experiment_of(bench, task, 0.0), Shelf())
 
 
 def experiment_of(bench: Bench, task: Task, noise_rate: float) -> Experiment:
     """What `labelsieve train` makes of the options."""
     given = {**bench.options(task), "noise_rate": str(noise_rate), "precision": None}
-    experiment, _ = from_options(data_of(bench, task), **given)
-    return experiment
+    _, options = parse(["train", data_of(bench, task)])
+    vars(options).update(given)
+    return requested_experiment(options)[0]
 
 
 def wrong_labels(prepared: Prepared) -> Array:

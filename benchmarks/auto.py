@@ -21,8 +21,7 @@ import torch
 
 import labelsieve
 from benchmarks.audit import Task, part_of
-from labelsieve.auto.judge import held_out_noise
-from labelsieve.auto.plan import cautious
+from labelsieve.auto.judge import noise_of_run, reported_rate
 from labelsieve.runs.read import Run, read_run
 
 NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
@@ -71,7 +70,7 @@ def one(data: str, noise: str, rate: float, seed: int, out: Path) -> dict[str, A
         "seed": seed,
         "wrong": round(drawn, 4),
         "told": run.spec["noise_rate"],
-        "estimate": [round(value, 4) for value in cautious(held_out_noise(auto).rate)],
+        "estimate": [round(value, 4) for value in reported_rate(noise_of_run(auto).rate)],
         "method": run.method,
         "error selecting": error_of(run),
         "error": error_of(run.delivered),

@@ -3,7 +3,7 @@
     python -m benchmarks.commands --name after
     python -m benchmarks.commands --name before --package ../another-checkout
 
-measures one version of the package, in this checkout or in another one, and adds it to benchmarks/results/commands.json.
+measures a version of the package, in this or in another checkout, and adds it to benchmarks/results/commands.json.
 The pictures are 1,500 of the embedded images as JPEG files of 64 x 64 pixels in class folders, 30% of the labels moved
 to the next class. Times of `--help` and `import labelsieve` are medians of five after one that is not counted. Measure
 two versions one after the other on a machine that does nothing else.
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from labelsieve.data.load import load_fashion
+from labelsieve.data.published import load_fashion
 from labelsieve.noise import corrupt, pair
 
 ROOT = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ from labelsieve.auto.plan import (
 )
 from labelsieve.data.images import Unusable, describe_unusable
 from labelsieve.errors import InputError
-from labelsieve.files import refuse_no_folder, write_atomically
+from labelsieve.files import write_atomically
 from labelsieve.methods import options_of
 from labelsieve.models import candidate_models
 from labelsieve.progress import Plan, watching
@@ -126,7 +126,7 @@ def make_request(
 
 def train(request: Request, path: Path, runner: Runner) -> None:
     """Train all stages that are needed and not finished, and print the outcome."""
-    refuse_no_folder(path)
+    RunFolder(path).refuse_other_files()
     if request.noise_is_unknown:
         refuse_given_rate(path)
     found = Found()
@@ -140,7 +140,6 @@ def train(request: Request, path: Path, runner: Runner) -> None:
 
 def refuse_given_rate(path: Path) -> None:
     """Refuse the folder of a run whose noise rate was given: it has no probes."""
-    RunFolder(path).refuse_other_files()
     if (path / "spec.json").exists() and not (path / PROBE).exists():
         raise InputError(f"{path} holds another run: its noise rate was given; name another --out")
 
@@ -252,16 +251,14 @@ def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
 
 
 def save_request(path: Path, facts: Mapping[str, Any]) -> None:
-    """Store a request in its run folder."""
-    RunFolder(path).refuse_other_files()
-    path.mkdir(parents=True, exist_ok=True)
+    """Store a finished request in its run folder, so that it is recognised without decoding the data."""
     write_atomically(path / REQUEST, json.dumps(facts, indent=1).encode())
 
 
 def print_finished(path: Path) -> None:
     """Print the outcome of a run that was finished before."""
-    done = read_run(path)
-    print("\n".join(done.start.get("chosen", {}).get("reasons", [])))
+    for reason in read_run(path).start.get("chosen", {}).get("reasons", []):
+        print(reason)
     for folder in dict.fromkeys((path, delivered_folder(path))):
         print_outcome(folder, ran=False)
     print_use(path)
@@ -340,7 +337,7 @@ def forecast(request: Request, path: Path, shelf: Shelf) -> str:
     experiment = next(stage for stage in stages if stage.name == "training").experiments[0]
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment, shelf)
-    seconds = _seconds_per_step(prepared)
+    seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     epochs = sum(stage.epochs for stage in stages)
     lines = description(experiment, prepared, rate_is_known=not request.noise_is_unknown)
@@ -356,7 +353,7 @@ def forecast(request: Request, path: Path, shelf: Shelf) -> str:
     return "\n".join(lines)
 
 
-def _seconds_per_step(prepared: Prepared) -> float:
+def seconds_per_step(prepared: Prepared) -> float:
     """Time a few steps on real batches; the first is not counted."""
     networks = prepared.make_networks(0).train()
     learner = Learner(networks, prepared.method.to(prepared.train.labels.device), prepared.training)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
+from labelsieve.runs.spec import Experiment, experiment_for, parse_options
 
 if TYPE_CHECKING:
     from labelsieve.runs.data import Shelf
@@ -66,19 +67,9 @@ def run(options: Namespace) -> None:
         train,
     )
     from labelsieve.runs.data import Shelf
-    from labelsieve.runs.spec import experiment_for
 
-    rate = noise_rate(options)
-    settings = shared.experiment_settings(options)
-    settings |= {
-        "method": options.method or "mentornet-prop",
-        "options": method_options(options),
-        "noise_rate": 0.0 if rate is None else rate,
-        "scores": epoch_numbers(options.scores),
-        "threads": (os.cpu_count() or 1) if options.threads is None else options.threads,
-    }
-    experiment = experiment_for(settings.pop("data"), **settings)
-    path = options.out or Path("runs") / (experiment.name() + ("-auto" if rate is None else ""))
+    experiment, noise_is_unknown = requested_experiment(options)
+    path = options.out or Path("runs") / (experiment.name() + ("-auto" if noise_is_unknown else ""))
     shelf = Shelf()
     unsettled = shared.open_settings(options)
     facts = request_facts(experiment, unsettled, options.method, options.final)
@@ -88,7 +79,7 @@ def run(options: Namespace) -> None:
         request = make_request(
             experiment,
             unsettled,
-            noise_is_unknown=rate is None,
+            noise_is_unknown=noise_is_unknown,
             method=options.method,
             final=options.final,
             shelf=shelf,
@@ -98,7 +89,21 @@ def run(options: Namespace) -> None:
             return
         train(request, path, Runner(shelf, options.command_line))
         save_request(path, facts)
-    finish(path, shelf, automatic=rate is None)
+    finish(path, shelf, automatic=noise_is_unknown)
+
+
+def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
+    """Return the experiment given by the options, and whether its noise rate must be estimated."""
+    rate = noise_rate(options)
+    settings = shared.experiment_settings(options)
+    settings |= {
+        "method": options.method or "mentornet-prop",
+        "options": method_options(options),
+        "noise_rate": 0.0 if rate is None else rate,
+        "scores": epoch_numbers(options.scores),
+        "threads": (os.cpu_count() or 1) if options.threads is None else options.threads,
+    }
+    return experiment_for(settings.pop("data"), **settings), rate is None
 
 
 def finish(path: Path, shelf: "Shelf", automatic: bool) -> None:
@@ -133,8 +138,6 @@ def noise_rate(options: Namespace) -> float | None:
 
 def method_options(options: Namespace) -> tuple[tuple[str, object], ...]:
     """Return --lam and every --set name=value as pairs."""
-    from labelsieve.runs.spec import parse_options
-
     return parse_options([*([] if options.lam is None else [f"lam={options.lam}"]), *options.set])
 
 

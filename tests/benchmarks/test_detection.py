@@ -26,6 +26,7 @@ from benchmarks.detection import auroc, average_precision, decision, precision_a
 from benchmarks.peers import Watched, cross_validated, margins, normalized_margin, self_confidence, stratified_folds
 from benchmarks.peers import watched as watched_training
 from benchmarks.posthoc import OURS, THEIRS, classifiers_table, steps_table
+from labelsieve.runs.data import Shelf
 from labelsieve.runs.execute import prepare
 from labelsieve.runs.spec import experiment_for
 
@@ -119,7 +120,7 @@ def test_folds_are_stratified():
 @pytest.fixture(scope="module")
 def small():
     experiment = experiment_for("fashion", noise="symmetry", rate=0.4, epochs=4, warmup=0, seed=1)
-    prepared = prepare(experiment)
+    prepared = prepare(experiment, Shelf())
     return replace(prepared, train=prepared.train.at(torch.arange(1000)))
 
 

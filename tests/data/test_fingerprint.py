@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelsieve.data import Reading, source_fingerprint
+from labelsieve.data import ReadOptions, source_fingerprint
 from labelsieve.errors import InputError
 
 
 def fingerprint(path: Path, **reading: str) -> str | None:
-    return source_fingerprint(str(path), Reading(**reading))
+    return source_fingerprint(str(path), ReadOptions(**reading))
 
 
 def write_image(path: Path, seed: int = 0) -> None:
@@ -27,7 +27,7 @@ def no_decoding(monkeypatch):
     def fail(*_):
         raise AssertionError("an image was decoded")
 
-    for name in ("decode", "fast_decode", "header"):
+    for name in ("decode", "fast_decode", "read_header"):
         monkeypatch.setattr(f"labelsieve.data.images.{name}", fail)
 
 
@@ -139,7 +139,9 @@ def test_arrays_are_identified_by_their_file(tmp_path):
 
 
 def test_embedded_data_has_a_constant_fingerprint():
-    assert source_fingerprint("fashion", Reading()) == source_fingerprint("fashion", Reading(size=20)) is not None
+    assert (
+        source_fingerprint("fashion", ReadOptions()) == source_fingerprint("fashion", ReadOptions(size=20)) is not None
+    )
 
 
 def test_data_that_is_not_there_raises_as_when_it_is_loaded(tmp_path):

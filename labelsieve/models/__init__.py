@@ -24,8 +24,8 @@ from torch import nn
 from labelsieve.errors import InputError, nearest
 from labelsieve.models.densenet import DenseNet, densenet_25_12
 from labelsieve.models.load import ModelFactory, Shape, import_model
-from labelsieve.models.resnet import PreActResNet18, resnet
-from labelsieve.models.small import CompactNet, SmallNet, mlp
+from labelsieve.models.resnet import PreActResNet18, ResNet
+from labelsieve.models.small import MLP, CompactNet, SmallNet
 from labelsieve.models.vgg import VGG19
 
 LARGEST_SMALL_SIDE = 64  # pixels; larger images need a network that first reduces the side to a quarter
@@ -34,10 +34,10 @@ IMAGE_MODELS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
     "densenet-25-12": densenet_25_12,
     "small": SmallNet,
     "compact": CompactNet,
-    "resnet-18": partial(resnet, 18),
-    "resnet-34": partial(resnet, 34),
-    "resnet-50": partial(resnet, 50),
-    "resnet-50-original": partial(resnet, 50, original=True),
+    "resnet-18": partial(ResNet, depth=18),
+    "resnet-34": partial(ResNet, depth=34),
+    "resnet-50": partial(ResNet, depth=50),
+    "resnet-50-original": partial(ResNet, depth=50, original=True),
     "preact-resnet-18": PreActResNet18,
     "vgg-19": VGG19,
 }
@@ -84,7 +84,7 @@ def make_image_model(
 
 MODELS: dict[str, ModelFactory] = {
     **{name: partial(make_image_model, name, factory) for name, factory in IMAGE_MODELS.items()},
-    "mlp": mlp,
+    "mlp": MLP,
 }
 
 __all__ = ["MODELS", "DenseNet", "ModelFactory", "SmallNet", "candidate_models", "default_model", "make_model"]

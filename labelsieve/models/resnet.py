@@ -7,34 +7,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def resnet(
-    depth: int, channels: int, height: int, width: int, num_classes: int, *, original: bool = False
-) -> nn.Module:
-    """Return a ResNet with 18, 34 or 50 layers, for images of about 224 pixels a side."""
-    return ResNet(channels, num_classes, depth=depth, original=original)
-
-
 class ResNet(nn.Module):
-    """A 7x7 convolution and a max-pool that reduce the side to a quarter, then four stages of residual blocks.
+    """ResNet with a depth of 18, 34 or 50 layers, for images of about 224 pixels a side.
 
-    Args:
-        channels: the number of input channels.
-        num_classes: the number of logits.
-        depth: 18, 34 or 50.
-        original: whether bottleneck blocks have their stride in the first convolution instead of the second.
+    A 7x7 convolution and a max-pool reduce the side to a quarter; four stages of residual blocks follow. In the
+    original ResNet-50, bottleneck blocks have their stride in the first convolution instead of the second.
     """
 
-    def __init__(self, channels: int, num_classes: int, *, depth: int, original: bool = False) -> None:
+    def __init__(
+        self, channels: int, height: int, width: int, num_classes: int, *, depth: int, original: bool = False
+    ) -> None:
         super().__init__()
         block, counts = BLOCKS[depth]
         self.conv1, self.bn1 = convolution(channels, 64, 7, 2), nn.BatchNorm2d(64)
         inputs = 64
         for stage, count in enumerate(counts):
-            width = 64 << stage
+            outputs = 64 << stage
             blocks = []
             for position in range(count):
-                blocks.append(block(inputs, width, 2 if stage and not position else 1, original))
-                inputs = width * block.expansion
+                blocks.append(block(inputs, outputs, 2 if stage and not position else 1, original))
+                inputs = outputs * block.expansion
             self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(inputs, num_classes)
         self.apply(init_resnet)

@@ -55,8 +55,9 @@ class CompactNet(nn.Module):
 class MLP(nn.Module):
     """Two hidden layers of 256 units with batch-norm, ReLU and dropout, after standardising the columns."""
 
-    def __init__(self, features: int, num_classes: int) -> None:
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
+        features = math.prod(shape)
         self.layers = nn.Sequential(
             nn.Flatten(),
             nn.BatchNorm1d(features, affine=False),
@@ -67,11 +68,6 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)  # type: ignore[no-any-return]
-
-
-def mlp(shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Return an MLP for samples of any shape."""
-    return MLP(math.prod(shape), num_classes)
 
 
 def quarter(side: int) -> int:

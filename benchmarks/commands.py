@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from labelsieve.data.published import load_fashion
+from labelsieve.data import load_data
 from labelsieve.noise import corrupt, pair
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ PICTURES, SIDE, RATE, REPEATS = 1500, 64, 0.3, 5
 
 def write_pictures(folder: Path) -> None:
     """Write the pictures into one folder per noisy label."""
-    train, _ = load_fashion()
+    train = load_data("fashion").train
     labels = corrupt(train.labels, pair(train.num_classes, RATE), seed=0)
     for index in range(PICTURES):
         place = folder / train.classes[labels[index]].replace("/", "-")

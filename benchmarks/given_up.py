@@ -1,13 +1,13 @@
-"""How many classes the selecting gives up when it begins, and what that hangs on.
+"""How many classes the selection gives up when it starts, and what this depends on.
 
     python -m benchmarks.given_up --seeds 16
     python -m benchmarks.given_up --seeds 8 --noise symmetry,mixed,asymmetric --changes "as it is,floor,align"
     python -m benchmarks.given_up --data cifar100 --device cuda --seeds 3 --changes "as it is,second pass"
 
-Trainings with 40% noise that learn from one pass, each with one change; those on CIFAR end a few epochs after the
-warm-up. Finished ones are not run again. A class is given up if fewer than half as many of its samples are kept in the
-last epoch as should be. Asymmetric noise is on four classes of fashion that look like another one, so that labels are
-no longer equally many.
+Runs with 40% noise that learn from the pass that selects, each with one change; runs on CIFAR end a few epochs after
+the warm-up. Finished runs are not repeated. A class is given up if its last epoch keeps less than half of the share of
+its samples that is kept of all samples. Asymmetric noise affects four classes of fashion that look like another one, so
+that labels are no longer equally frequent.
 """
 
 import argparse
@@ -20,18 +20,17 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.audit import made
-from benchmarks.audit_tables import shown
-from labelsieve.paper.results import lost_classes
-from labelsieve.paper.tables import EPOCHS, experiment
+from labelsieve.paper.results import classes_given_up
+from labelsieve.paper.tables import SMALL_EPOCHS, experiment
 from labelsieve.runs.read import Run, read_run
-from labelsieve.runs.spec import Experiment, planned
-from labelsieve.runs.tables import markdown
+from labelsieve.runs.spec import Experiment, experiment_for
+from labelsieve.runs.tables import markdown, plus_minus
 from labelsieve.runtime import best_precision
 from labelsieve.sweep.sweep import folder_of, sweep
 
 RATE = 0.4
-LOOK_ALIKE = "9:7,5:7,2:4,6:0"  # boots and sandals are sneakers, pullovers coats, shirts T-shirts
-AFTER = 5  # epochs of selecting, on CIFAR: what is lost is lost by then
+LOOK_ALIKE = "9:7,5:7,2:4,6:0"  # boots and sandals become sneakers, pullovers coats, shirts T-shirts
+AFTER = 5  # epochs after the warm-up on CIFAR: classes are given up by then
 CHANGES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "second pass": {"forward": "second"},
@@ -51,49 +50,51 @@ CHANGES: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="fashion", help="fashion, cifar10 or cifar100")
-    parser.add_argument("--noise", default="pair", help="pair, symmetry, mixed; on fashion asymmetric too")
+    parser.add_argument("--noise", default="pair", help="pair, symmetry, mixed; on fashion also asymmetric")
     parser.add_argument("--methods", default="mentornet,mentornet-prop")
     parser.add_argument("--changes", default=",".join(list(CHANGES)[:4]))
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 on")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--at-once", type=int, default=6, help="trainings side by side on a GPU")
+    parser.add_argument("--at-once", type=int, default=6, help="runs side by side on a GPU")
     parser.add_argument("--out", type=Path, default=Path("runs/given-up"))
     parser.add_argument("--record", type=Path, default=Path("benchmarks/results/given_up.json"))
-    asked = parser.parse_args()
-    kinds = [words.split(",") for words in (asked.noise, asked.methods, asked.changes)]
+    options = parser.parse_args()
+    kinds = [words.split(",") for words in (options.noise, options.methods, options.changes)]
     if unknown := set(kinds[2]) - CHANGES.keys():
-        parser.error(f"no change is called {', '.join(sorted(unknown))}; there are: {', '.join(CHANGES)}")
-    cells = list(cells_of(asked.data, *kinds, asked.seeds, asked.device))
-    failed = sweep([cell for _, cell in cells], asked.out, at_once=asked.at_once)
+        parser.error(f"unknown changes {', '.join(sorted(unknown))}; there are: {', '.join(CHANGES)}")
+    cells = list(cells_of(options.data, *kinds, options.seeds, options.device))
+    failed = sweep([cell for _, cell in cells], options.out, at_once=options.at_once)
     for cell, reason in failed.items():
         print(f"{cell.method}, seed {cell.seed}: {reason}")
-    there = [(change, cell) for change, cell in cells if (folder_of(cell, asked.out) / "done").exists()]
-    runs = [(change, read_run(folder_of(cell, asked.out))) for change, cell in there]
+    there = [(change, cell) for change, cell in cells if (folder_of(cell, options.out) / "done").exists()]
+    runs = [(change, read_run(folder_of(cell, options.out))) for change, cell in there]
     rows = [row_of(change, run) | where(run) | {"commit": made("cpu")["commit"]} for change, run in runs]
-    known = json.loads(asked.record.read_text()) if asked.record.exists() else []
+    known = json.loads(options.record.read_text()) if options.record.exists() else []
     merged = list({key(row): row for row in [*known, *rows]}.values())
-    asked.record.write_text("[\n" + ",\n".join(map(json.dumps, merged)) + "\n]\n", encoding="utf-8")
+    options.record.write_text("[\n" + ",\n".join(map(json.dumps, merged)) + "\n]\n", encoding="utf-8")
     print(markdown(table(merged)))
 
 
 def cells_of(
     data: str, noises: list[str], methods: list[str], changes: list[str], seeds: int, device: str
 ) -> Iterator[tuple[str, Experiment]]:
-    """What is changed, and the training."""
+    """Yield every change with its experiment."""
     for noise, seed, method in product(noises, range(seeds), methods):
         for change in changes:
             yield change, changed(usual(data, noise, method, seed, device), **CHANGES[change])
 
 
 def changed(training: Experiment, options: dict[str, Any] | None = None, **settings: Any) -> Experiment:
-    """With other settings, and options of the method beside those that it has."""
+    """Return the experiment with other settings and additional options of the method."""
     merged = tuple(sorted({**dict(training.options), **(options or {})}.items()))
     return replace(training, options=merged, **settings)
 
 
 def usual(data: str, noise: str, method: str, seed: int, device: str) -> Experiment:
     if data == "fashion":
-        own = planned(data, method=method, noise=noise, rate=RATE, noise_rate=RATE, epochs=EPOCHS, seed=seed)
+        own = experiment_for(
+            data, method=method, noise=noise, rate=RATE, noise_rate=RATE, epochs=SMALL_EPOCHS, seed=seed
+        )
         wrong = {"noise_map": LOOK_ALIKE, "noise_rate": 4 / 10 * RATE} if noise == "asymmetric" else {}
         return replace(own, device=device, **wrong)
     papers = replace(experiment(data, method, noise, RATE, seed), forward="one")
@@ -110,7 +111,7 @@ def row_of(change: str, run: Run) -> dict[str, Any]:
         "change": change,
         "seed": run.spec["seed"],
         "epochs": len(run.epochs),
-        "given up": lost_classes(run, last),
+        "given up": classes_given_up(run, last),
         "classes": len(last["kept"]),
         "precision": round(last["precision"], 4),
         "error": last["test_error"],
@@ -118,7 +119,7 @@ def row_of(change: str, run: Run) -> dict[str, Any]:
 
 
 def where(run: Run) -> dict[str, Any]:
-    """The machine and versions that it was trained with, which need not be those of this command."""
+    """Return device and versions of a run."""
     return {"device": run.start["device"], "versions": run.start["versions"]}
 
 
@@ -127,7 +128,7 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """A line for each change: means over the seeds, and what it does to the error seed by seed."""
+    """Return a row per change: means over the seeds, and its effect on the error seed by seed."""
     figures = ["classes given up", "right among the kept, %", "error, %", "against as it is"]
     lines = [["data", "noise", "method", "change", "seeds", *figures]]
     errors = {key(row): row["error"] for row in rows}
@@ -137,7 +138,7 @@ def table(rows: list[dict[str, Any]]) -> list[list[str]]:
         unchanged = [errors.get((*group[:3], "as it is", row["seed"])) for row in those]
         moved = [row["error"] - base for row, base in zip(those, unchanged, strict=True) if base is not None]
         numbers = [f"{lost:.2f} of {those[0]['classes']}", f"{100 * right:.1f}", f"{error:.1f}"]
-        difference = "" if group[3] == "as it is" or not moved else shown(moved, 2, "+")
+        difference = "" if group[3] == "as it is" or not moved else plus_minus(moved, 2, "+")
         lines.append([*group, str(len(those)), *numbers, difference])
     return lines
 

@@ -140,6 +140,7 @@ def experiment_from(saved: dict[str, Any]) -> Experiment:
     settings = {name: value for name, value in saved.items() if name in known}
     settings["options"] = tuple((name, value) for name, value in settings.get("options", ()))
     settings["drops"] = tuple(settings.get("drops", Experiment.drops))
+    settings["scores"] = tuple(settings.get("scores", ()))
     return Experiment(**settings)
 
 

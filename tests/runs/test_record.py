@@ -1,4 +1,4 @@
-"""Records of finished runs: those that are committed are whole, and one with a fault is refused in a line."""
+"""Records of finished runs: those in results/ are complete, and damaged ones are refused in one line."""
 
 import json
 import shutil
@@ -12,12 +12,12 @@ from labelsieve.runs.read import finished_runs, read_run
 from labelsieve.runs.record import errors, fault
 from tests.made_runs import make_run
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RUN = ROOT / "results" / "cifar10" / "e05f281db43d"  # default, pair noise at 40%, 100 epochs
 CELL = ["--dataset", "cifar10", "--noise", "pair", "--rate", "0.4", "--methods", "default"]
 
 
-def test_every_committed_record_is_whole():
+def test_every_committed_record_is_complete():
     every = finished_runs(ROOT / "results")
     assert len(every) > 200 and RUN in every
     for path in every:
@@ -37,24 +37,27 @@ def other_best(value):
 
 
 FAULTS = {
-    "breaks off after line 50, without the end": first_fifty,
-    "epoch 21 of 100 is missing or not in its place": twenty_and_the_end,
-    "its last line says best 1.0, its epochs 17.86": other_best(1.0),
-    "a value in it cannot be used (TypeError": other_best("abc"),
-    "its last line says best None, its epochs 17.86": other_best(None),
+    "it ends after line 50 without an end event": first_fifty,
+    "epoch 21 of 100 is missing or out of order": twenty_and_the_end,
+    "its last line has best 1.0, its epochs give 17.86": other_best(1.0),
+    "a value cannot be used (TypeError": other_best("abc"),
+    "its last line has best None, its epochs give 17.86": other_best(None),
     "its first line is not the start": lambda lines: lines[1:],
-    "line 1 is no JSON": lambda lines: [lines[0][:40], *lines[1:]],
-    "line 2 is no JSON object": lambda lines: [lines[0], "[]", *lines[2:]],
+    "line 1 is not JSON": lambda lines: [lines[0][:40], *lines[1:]],
+    "line 2 is not a JSON object": lambda lines: [lines[0], "[]", *lines[2:]],
     "line 3 has no event": lambda lines: [*lines[:2], "{}", *lines[3:]],
-    "epoch 4 of 100 is missing or not in its place": lambda lines: [*lines[:4], lines[5], lines[4], *lines[6:]],
+    "epoch 4 of 100 is missing or out of order": lambda lines: [*lines[:4], lines[5], lines[4], *lines[6:]],
     "epoch 7 of 100 is missing": lambda lines: [*lines[:7], *lines[6:]],
     "epoch 101 is one too many": lambda lines: [
         *lines[:-1],
         json.dumps({**json.loads(lines[-2]), "epoch": 101}),
         lines[-1],
     ],
-    "it has a line 'end' in the middle": lambda lines: [*lines[:-1], lines[-1], lines[-1]],
-    "names no epoch from 1 to 100 as chosen": lambda lines: [*lines[:-1], lines[-1].replace('h": 100', 'h": 101')],
+    "it has an unexpected event 'end'": lambda lines: [*lines[:-1], lines[-1], lines[-1]],
+    "its last line has no chosen_epoch from 1 to 100": lambda lines: [
+        *lines[:-1],
+        lines[-1].replace('h": 100', 'h": 101'),
+    ],
 }
 
 
@@ -63,8 +66,8 @@ def copy(tmp_path):
     return Path(shutil.copytree(RUN, tmp_path / "res" / "run"))
 
 
-def refused(folder, capsys):
-    """The one line that both commands that read records say."""
+def message_of_both_readers(folder, capsys):
+    """Return the one line with which both commands that read records refuse this one."""
     results = ["--results", str(folder.parent)]
     page = folder.parents[1] / "results.md"
     lines = []
@@ -76,31 +79,31 @@ def refused(folder, capsys):
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_a_record_with_a_fault_is_refused_in_a_line(what, copy, capsys):
+def test_damaged_record_is_refused_in_one_line(what, copy, capsys):
     file = copy / "record.jsonl"
     file.write_text("\n".join(FAULTS[what](file.read_text().splitlines())) + "\n")
-    line = refused(copy, capsys)
+    line = message_of_both_readers(copy, capsys)
     assert f"{file} is damaged: " in line and what in line
-    assert f"put it back from version control, or delete the folder {copy} and run the command again" in line
+    assert f"restore it from version control, or delete the folder {copy} and run the command again" in line
 
 
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [
         ("record.jsonl", "", "its first line is not the start"),
-        ("record.jsonl", None, "it is not there"),
-        ("spec.json", "[]", "it is no JSON object"),
-        ("spec.json", "{", "it is no JSON"),
+        ("record.jsonl", None, "it does not exist"),
+        ("spec.json", "[]", "the file is not a JSON object"),
+        ("spec.json", "{", "the file is not JSON"),
         ("spec.json", "{}", "it has no experiment"),
-        ("spec.json", '{"experiment": {"method": "default", "seed": 0}}', "its experiment lacks criterion, epochs"),
+        ("spec.json", '{"experiment": {"method": "default", "seed": 0}}', "its experiment has no criterion, epochs"),
     ],
 )
-def test_a_file_that_is_none_is_named(name, content, what, copy, capsys):
+def test_missing_or_invalid_file_is_named(name, content, what, copy, capsys):
     if content is None:
         (copy / name).unlink()
     else:
         (copy / name).write_text(content)
-    assert f"{copy / name} is damaged: {what}; put it back" in refused(copy, capsys)
+    assert f"{copy / name} is damaged: {what}; restore it" in message_of_both_readers(copy, capsys)
 
 
 def rows(rounds, epochs):
@@ -112,19 +115,21 @@ def rows(rounds, epochs):
     return [{"event": "start"}, *every, {"event": "end", "chosen_epoch": epochs, **errors(every)}]
 
 
-def test_every_round_has_all_its_epochs():
+def test_every_round_must_have_all_epochs():
     spec = {"epochs": 4, "options": [["rounds", 3]]}
-    whole = rows(3, 4)
-    assert fault(spec, whole) == "" and whole[-1]["best"] == 31.0
-    assert "epoch 3 of 4 of round 2 is missing" in fault(spec, [row for row in whole if row is not whole[7]])
+    complete = rows(3, 4)
+    assert fault(spec, complete) == "" and complete[-1]["best"] == 31.0
+    assert "epoch 3 of 4 of round 2 is missing" in fault(spec, [row for row in complete if row is not complete[7]])
     assert "epoch 1 of 4 of round 3 is missing" in fault(spec, rows(2, 4))
-    assert fault({"epochs": 4, "options": []}, whole) == ""  # how many rounds are usual only the method knows
+    assert (
+        fault({"epochs": 4, "options": []}, complete) == ""
+    )  # without the option, the record determines the number of rounds
 
 
-def test_a_run_without_test_errors_claims_none(tmp_path):
+def test_run_without_test_set_has_no_test_errors(tmp_path):
     run = make_run(tmp_path / "run", test=False)
     assert "best" not in read_run(run).end
     file = run / "record.jsonl"
     file.write_text(file.read_text().replace('"chosen_epoch": 12', '"chosen_epoch": 12, "best": 3.0'))
-    with pytest.raises(InputError, match="its last line says best 3"):
+    with pytest.raises(InputError, match="its last line has best 3"):
         read_run(run)

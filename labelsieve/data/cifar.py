@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ LAYOUTS = (
         label_bytes=2,  # coarse, then fine
     ),
 )
+ARCHIVES = tuple(f"cifar-{number}-{version}.tar.gz" for number in (10, 100) for version in ("python", "binary"))
 KNOWN_FILES = frozenset(name for layout in LAYOUTS for name in layout.files)
 DIGESTS = {  # contents of training and test set
     "CIFAR-10": (
@@ -84,22 +85,6 @@ DIGESTS = {  # contents of training and test set
         "3f04bb596c34a28a39a030be86f7777c004db9cb45165568a504cca261f6765c",
         "9f0797cda23af3231dce0cca7e8d619c0607f6bb8ca05e9b95ff23e4d044c600",
     ),
-}
-PUBLISHED_MD5 = {
-    "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
-    "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
-    "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
-    "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
-    "data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "data_batch_4": "634d18415352ddfa80567beed471001a",
-    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "test_batch": "40351d587109b95175f43aff81a1287e",
-    "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
-    "train": "16019d7e3df5f24257cddd939b257f8d",
-    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
-    "meta": "7973b15100ade9c7d40fb424638fde48",
 }
 CIFAR_N_KEYS = {
     "aggregate": "aggre_label",
@@ -120,7 +105,7 @@ def is_cifar(path: Path) -> bool:
     try:
         if path.is_dir():
             return any(_layout_of(folder) for folder in _folders(path))
-        return path.is_file() and (path.name in PUBLISHED_MD5 or _is_cifar_archive(path))
+        return path.is_file() and (path.name in ARCHIVES or _is_cifar_archive(path))
     except OSError:
         return False
 
@@ -164,11 +149,9 @@ def read_cifar_n(path: Path, kind: str) -> Tensor:
     return label_tensor(labels, 100 if CIFAR_N_KEYS["noisy"] in arrays else 10, f"{path}: {CIFAR_N_KEYS[kind]}")
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     """The contents of a file, and its name in messages."""
 
-    name: str
     place: str
     content: bytes
 
@@ -214,7 +197,7 @@ def _read_folder(path: Path) -> tuple[Layout, Mapping[str, _File]]:
 def _read_file(path: Path, limit: int, dataset: str) -> _File:
     if path.stat().st_size > limit:
         raise InputError(f"{path} is larger than any file of {dataset}; download it again")
-    return _File(path.name, str(path), path.read_bytes())
+    return _File(str(path), path.read_bytes())
 
 
 def _check_missing(layout: Layout, files: Mapping[str, object], place: Path) -> None:
@@ -227,10 +210,7 @@ def _read_archive(path: Path) -> tuple[Layout, Mapping[str, _File]]:
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is neither a file nor a folder; pass the published .tar.gz or its folder")
     with _file_errors(path), path.open("rb") as file:
-        try:
-            files = dict(_members(path, file))
-        except InputError as error:
-            raise InputError(f"{error}{_md5_hint(path)}") from error
+        files = dict(_members(path, file))
     layout = max(LAYOUTS, key=lambda layout: len(files.keys() & set(layout.files)) / len(layout.files))
     if not files.keys() & set(layout.files):
         raise InputError(f"{path} contains no files of CIFAR; pass the published .tar.gz or its folder")
@@ -254,7 +234,7 @@ def _members(path: Path, file: IO[bytes]) -> Iterator[tuple[str, _File]]:
             seen.add(name)
             content = archive.extractfile(member)
             assert content is not None
-            yield name, _File(name, f"{path}: {name}", content.read())
+            yield name, _File(f"{path}: {name}", content.read())
         while stream.read(1 << 20):  # up to the checksum at the end
             pass
 
@@ -325,13 +305,6 @@ def _file_errors(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
 
 
-def _md5_hint(archive: Path) -> str:
-    with archive.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    published = [md5 for name, md5 in PUBLISHED_MD5.items() if name.endswith(".tar.gz")]
-    return "" if found in published else " (its MD5 differs from all published archives)"
-
-
 def _join(parts: list[Labelled], classes: tuple[str, ...]) -> Labelled:
     images = parts[0].images if len(parts) == 1 else torch.cat([part.images for part in parts])
     return Labelled(images, torch.cat([part.labels for part in parts]), classes)
@@ -339,10 +312,9 @@ def _join(parts: list[Labelled], classes: tuple[str, ...]) -> Labelled:
 
 def _samples(layout: Layout, file: _File, classes: tuple[str, ...]) -> Labelled:
     """Return images and labels of one file."""
-    with _md5_in_errors(file):
-        rows, labels = _binary_records(layout, file) if layout.label_bytes else _pickled_records(layout, file)
-        images = torch.from_numpy(rows.reshape(-1, 3, 32, 32))
-        return Labelled(images, label_tensor(labels, len(classes), file.place), classes)
+    rows, labels = _binary_records(layout, file) if layout.label_bytes else _pickled_records(layout, file)
+    images = torch.from_numpy(rows.reshape(-1, 3, 32, 32))
+    return Labelled(images, label_tensor(labels, len(classes), file.place), classes)
 
 
 def _binary_records(layout: Layout, file: _File) -> tuple[Array, Array]:
@@ -382,26 +354,13 @@ def _text_keys(found: object, place: str | Path) -> dict[str, Any]:
 
 
 def _class_names(layout: Layout, file: _File) -> tuple[str, ...]:
-    with _md5_in_errors(file):
-        names = file.content.splitlines() if layout.label_bytes else _read_dict(file).get(layout.names)
-        if isinstance(names, list) and all(isinstance(name, bytes | str) for name in names):
-            texts = [(name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name) for name in names]
-            classes = tuple(text.strip() for text in texts if text.strip())
-            if len(classes) > 1 and all(name.isprintable() for name in classes):
-                return classes
-        raise InputError(f"{file.place} has no list of class names {layout.names!r}; download it again")
-
-
-@contextmanager
-def _md5_in_errors(file: _File) -> Iterator[None]:
-    """Add to an error whether the file differs from the published one."""
-    try:
-        yield
-    except InputError as error:
-        published = PUBLISHED_MD5.get(file.name)
-        if published in (None, hashlib.md5(file.content, usedforsecurity=False).hexdigest()):
-            raise
-        raise InputError(f"{error} (its MD5 differs from the published {file.name})") from error
+    names = file.content.splitlines() if layout.label_bytes else _read_dict(file).get(layout.names)
+    if isinstance(names, list) and all(isinstance(name, bytes | str) for name in names):
+        texts = [(name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name) for name in names]
+        classes = tuple(text.strip() for text in texts if text.strip())
+        if len(classes) > 1 and all(name.isprintable() for name in classes):
+            return classes
+    raise InputError(f"{file.place} has no list of class names {layout.names!r}; download it again")
 
 
 def _cifar_n_arrays(path: Path) -> dict[str, Any]:

@@ -27,14 +27,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="RATE",
         help="noise rate given to the methods. Default: that of the added noise",
     )
-    add_seeds(parser)
+    shared.add_seeds(parser)
     parser.add_argument(
         "--against",
         metavar="METHOD",
         help="compare every method with this one, seed by seed. Default: the paper's pairs, such as sl-prop and sl, "
         "and up to six other methods with the first; in a csv all with the first",
     )
-    add_output(parser)
+    shared.add_output(parser)
     parser.add_argument(
         "--out",
         type=Path,
@@ -45,16 +45,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_reading(parser)
     shared.add_training(parser, full=False)
     shared.add_machines(parser)
-
-
-def add_seeds(parser: ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings per method. Default: 3")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="first seed. Default: 0")
-
-
-def add_output(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", default="text", metavar="KIND", help="text (default), markdown, latex or csv")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the table to this file. Default: the terminal")
 
 
 def run(options: Namespace) -> None:

@@ -17,8 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="RATE",
         help="rate of the added noise, given to the methods. Default: 0.4",
     )
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings per method. Default: 3")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="first seed. Default: 0")
+    shared.add_seeds(parser)
     parser.add_argument(
         "--methods", default="default,mentornet,mentornet-prop", metavar="LIST", help=shared.METHODS_HELP
     )

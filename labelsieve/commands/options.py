@@ -199,6 +199,18 @@ def add_reproduction(parser: ArgumentParser) -> None:
     )
 
 
+def add_seeds(parser: ArgumentParser) -> None:
+    """Add the options for the seeds of a comparison."""
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings per method. Default: 3")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="first seed. Default: 0")
+
+
+def add_output(parser: ArgumentParser) -> None:
+    """Add the options for the format and the file of a table."""
+    parser.add_argument("--format", default="text", metavar="KIND", help="text (default), markdown, latex or csv")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the table to this file. Default: the terminal")
+
+
 def selected(options: Namespace, *names: str) -> dict[str, Any]:
     """Return some options by name."""
     return {name: getattr(options, name) for name in names}

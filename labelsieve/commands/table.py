@@ -1,7 +1,6 @@
 """labelsieve table: reproduce a table of the paper; missing cells are trained."""
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from labelsieve.commands import options as shared
 
@@ -16,8 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="LIST", help="only these methods; the table small accepts any method")
     parser.add_argument("--seeds", type=int, metavar="N", help="trials per cell. Default: 3; table small: 2")
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of the runs of table small. Default: 12")
-    parser.add_argument("--format", default="text", metavar="KIND", help="text (default), markdown, latex or csv")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the table to this file. Default: the terminal")
+    shared.add_output(parser)
     shared.add_reproduction(parser)
 
 

@@ -1,10 +1,10 @@
-"""labelsieve's audit beside cleanlab and AUM: same network, same data, same run of the machine.
+"""Detection of wrong labels: labelsieve's audit compared with cleanlab and AUM on the same network and data.
 
 python -m benchmarks.audit [--data fashion digits] [--noise pair:0.4 ...] [--seeds 3 4 5] writes
-benchmarks/results/audit.json and prints it as tables; what is in the record already is not run again, except with
---again SYSTEM. Probabilities by cross-validation are kept in the work folder and taken from there the next time.
-python -m benchmarks.audit --data cifar10 --labels CIFAR-10_human.pt:worst --device cuda --out FILE is the same on
-labels that people gave; files are looked for in the folder that LABELSIEVE_DATA names, too.
+benchmarks/results/audit.json and prints it as tables. Tasks in the record are not repeated, except with
+--again SYSTEM. Probabilities by cross-validation are saved in the work folder and used again.
+python -m benchmarks.audit --data cifar10 --labels CIFAR-10_human.pt:worst --device cuda --out FILE does the same
+with human labels; files are also looked up in the folder LABELSIEVE_DATA.
 """
 
 import argparse
@@ -63,33 +63,33 @@ Cell = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """Data with wrong labels, known to be wrong, and a seed."""
+    """Data with known wrong labels, and a seed."""
 
-    data: str  # as the record calls it
-    noise: str | None  # that is added
+    data: str  # name in the record
+    noise: str | None  # added noise
     rate: float
-    labels: str | None  # or a file of labels, file:kind
+    labels: str | None  # or a file of labels, as file:kind
     seed: int
     epochs: int | None
     subset: int | None
 
     @property
     def key(self) -> Cell:
-        """What it is in the record: a file by its name alone."""
+        """Return the fields that identify the task in the record; files by name."""
         return {**asdict(self), "labels": self.labels and Path(self.labels).name}
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where things lie and what computes."""
+    """Folders and settings shared by all systems."""
 
-    work: Path  # for data made here and for runs
+    work: Path  # folder for generated data and runs
     device: str
     model: str | None
     augment: str
 
     def options(self, task: Task) -> dict[str, Any]:
-        """The options of `labelsieve train` that all systems share."""
+        """Return the options of `labelsieve train` that all systems share."""
         return {
             "method": "mentornet-prop",
             "noise": task.noise,
@@ -105,27 +105,27 @@ class Bench:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    asked = arguments(words)
+    args = arguments(words)
     if importlib.util.find_spec("cleanlab") is None:
         print(f"{PEERS}; {INSTALL}", file=sys.stderr)
-    record = json.loads(asked.out.read_text()) if asked.out.exists() else []
-    bench = Bench(asked.work, asked.device, asked.model, asked.augment)
+    record = json.loads(args.out.read_text()) if args.out.exists() else []
+    bench = Bench(args.work, args.device, args.model, args.augment)
     left = [
         (task, name)
-        for task in tasks(asked)
+        for task in tasks(args)
         for name in systems()
-        if name in asked.again or not any(is_of(cell, task, name) for cell in record)
+        if name in args.again or not any(is_of(cell, task, name) for cell in record)
     ]
     if left:
         warm_up(bench)
     for task, name in left:
-        cell = {"system": name, **task.key, **systems()[name](bench, task), "made": made(asked.device)}
+        cell = {"system": name, **task.key, **systems()[name](bench, task), "made": made(args.device)}
         record = [old for old in record if not is_of(old, task, name)] + [cell]
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(asked.out, (json.dumps(record, indent=1) + "\n").encode())
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(args.out, (json.dumps(record, indent=1) + "\n").encode())
         best = max(row["average_precision"] for row in record[-1]["scores"].values())
         print(f"{task.data} {task.noise or task.labels} {task.rate} {task.seed} {name}: {best:.3f}", flush=True)
-    print(everything(record) if asked.full else summary(record))
+    print(everything(record) if args.full else summary(record))
 
 
 def is_of(cell: Cell, task: Task, system: str) -> bool:
@@ -133,20 +133,22 @@ def is_of(cell: Cell, task: Task, system: str) -> bool:
 
 
 def warm_up(bench: Bench) -> None:
-    """Let everybody load their packages before any clock runs."""
+    """Load the packages of all systems before anything is timed."""
     seconds_per_step(prepare(Experiment(model="small", device=bench.device), Shelf()))
     theirs(np.array([0, 1, 0, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]]))
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
-    parser.add_argument("--data", nargs="*", default=["fashion", "digits"], help="none: only print the record")
-    parser.add_argument("--noise", nargs="+", default=NOISE, help="kind:rate, where no --labels are given")
+    parser.add_argument(
+        "--data", nargs="*", default=["fashion", "digits"], help="datasets; none to print the record only"
+    )
+    parser.add_argument("--noise", nargs="+", default=NOISE, help="kind:rate, without --labels")
     parser.add_argument("--labels", nargs="+", default=[], help="label files, CIFAR-N's as file:kind")
     parser.add_argument("--seeds", nargs="+", type=int, default=[3, 4, 5])
-    parser.add_argument("--epochs", type=int, help="of labelsieve and plain training; others in proportion")
-    parser.add_argument("--subset", type=int, help="so many training samples, to try things out")
-    parser.add_argument("--model", help="default: what labelsieve picks")
+    parser.add_argument("--epochs", type=int, help="epochs of labelsieve and plain training; others in proportion")
+    parser.add_argument("--subset", type=int, help="number of training samples, for a quick trial")
+    parser.add_argument("--model", help="network (default: chosen by labelsieve)")
     parser.add_argument("--augment", default="")
     parser.add_argument("--device", default=best_device())
     parser.add_argument("--work", type=Path, default=Path("runs/audit-benchmark"))
@@ -156,36 +158,36 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def tasks(asked: argparse.Namespace) -> Iterator[Task]:
-    """Seed by seed, so that a record that was cut short compares all noises alike."""
-    noises = [(kind, float(rate), None) for kind, _, rate in (text.partition(":") for text in asked.noise)]
-    for data in asked.data:
-        for seed in asked.seeds:
-            for noise, rate, labels in [(None, 0.0, file) for file in asked.labels] or noises:
-                yield Task(data, noise, rate, labels, seed, asked.epochs, asked.subset)
+def tasks(args: argparse.Namespace) -> Iterator[Task]:
+    """Yield all tasks, seed by seed, so that an interrupted record covers all noises equally."""
+    noises = [(kind, float(rate), None) for kind, _, rate in (text.partition(":") for text in args.noise)]
+    for data in args.data:
+        for seed in args.seeds:
+            for noise, rate, labels in [(None, 0.0, file) for file in args.labels] or noises:
+                yield Task(data, noise, rate, labels, seed, args.epochs, args.subset)
 
 
 def systems() -> dict[str, Callable[[Bench, Task], Cell]]:
-    """Each trains what it needs, and nothing that another made."""
-    known = {"labelsieve": told_the_rate, "cleanlab": by_cross_validation, "plain training": by_plain_training}
+    """Return the systems; each trains everything it needs."""
+    known = {"labelsieve": with_true_rate, "cleanlab": by_cross_validation, "plain training": by_plain_training}
     if importlib.util.find_spec("labelsieve.auto.plan"):
-        known["labelsieve, auto"] = told_nothing
+        known["labelsieve, auto"] = with_estimated_rate
     return known
 
 
 # --- the systems
 
 
-def told_the_rate(bench: Bench, task: Task) -> Cell:
-    """mentornet-prop, told the share of labels that is wrong."""
-    told = round(float(wrong_labels(prepared_for(bench, task)).mean()), 4)
-    experiment = experiment_of(bench, task, told)
+def with_true_rate(bench: Bench, task: Task) -> Cell:
+    """Audit a run of mentornet-prop that is given the true noise rate."""
+    rate = round(float(wrong_labels(prepared_for(bench, task)).mean()), 4)
+    experiment = experiment_of(bench, task, rate)
     found = audited(bench, task, "labelsieve, true rate", lambda path: run(experiment, path))
-    return {**found, "told": told}
+    return {**found, "told": rate}
 
 
-def told_nothing(bench: Bench, task: Task) -> Cell:
-    """The same from the command line, which finds out the noise rate by itself."""
+def with_estimated_rate(bench: Bench, task: Task) -> Cell:
+    """Audit a run of `labelsieve train --noise-rate auto`, which estimates the noise rate."""
     from labelsieve.cli import execute
 
     known = bench.options(task)
@@ -204,7 +206,7 @@ def told_nothing(bench: Bench, task: Task) -> Cell:
 
 
 def audited(bench: Bench, task: Task, name: str, train: Callable[[Path], object]) -> Cell:
-    """A run and its audit."""
+    """Train a run and measure its audit."""
     prepared = prepared_for(bench, task)
     wrong = wrong_labels(prepared)
     path = bench.work / "run"
@@ -215,14 +217,14 @@ def audited(bench: Bench, task: Task, name: str, train: Callable[[Path], object]
     assert samples is not None
     findings = findings_of_run(path, samples, prepared.train.classes)
     spent = clock.read()
-    looked_at = samples["split"] != TESTED  # what was held out is audited as well
+    looked_at = samples["split"] != TESTED  # held-out samples are audited as well
     assert (findings.labels[looked_at] == prepared.train.labels.cpu().numpy()).all()
     scores = {name: scored(wrong, findings.quality[looked_at], spent, findings.issues[looked_at])}
     return {**facts(prepared), "estimate": findings.noise.rate.estimate, "scores": scores}
 
 
 def by_cross_validation(bench: Bench, task: Task) -> Cell:
-    """cleanlab's scores and decision on probabilities of five folds, and labelsieve's on the same probabilities."""
+    """Score the probabilities of five folds with cleanlab and with labelsieve."""
     prepared = prepared_for(bench, task)
     wrong, labels = wrong_labels(prepared), prepared.train.labels.cpu().numpy()
     crossed = crossed_for(bench, task, prepared)
@@ -242,7 +244,7 @@ def by_cross_validation(bench: Bench, task: Task) -> Cell:
 
 
 def crossed_for(bench: Bench, task: Task, prepared: Prepared) -> CrossValidated:
-    """Probabilities by cross-validation, and what they took; the work folder keeps them."""
+    """Return probabilities by cross-validation and their time, from the work folder if they are there."""
     parts = (*task.key.values(), bench.model, bench.augment, bench.device)
     path = bench.work / "crossed" / f"{'-'.join(str(part) for part in parts)}.npz"
     if not path.exists():
@@ -252,7 +254,7 @@ def crossed_for(bench: Bench, task: Task, prepared: Prepared) -> CrossValidated:
 
 
 def theirs(labels: Array, probs: Array) -> tuple[Array, Array, Array | None]:
-    """Self-confidence, normalized margin and the decision of cleanlab; without it, the scores by definition."""
+    """Return cleanlab's self-confidence, normalized margin and decision; without cleanlab, the scores by definition."""
     if importlib.util.find_spec("cleanlab") is None:
         return self_confidence(labels, probs), normalized_margin(labels, probs), None
     from cleanlab.filter import find_label_issues as decide
@@ -263,7 +265,7 @@ def theirs(labels: Array, probs: Array) -> tuple[Array, Array, Array | None]:
 
 
 def by_plain_training(bench: Bench, task: Task) -> Cell:
-    """AUM, and what a plain training knows anyway."""
+    """Score the samples with AUM, mean loss and mean confidence of a plain training."""
     prepared = prepared_for(bench, task)
     wrong = wrong_labels(prepared)
     scores = {name: scored(wrong, score, spent) for name, (score, spent) in watched(prepared).items()}
@@ -271,7 +273,7 @@ def by_plain_training(bench: Bench, task: Task) -> Cell:
 
 
 def scored(wrong: Array, score: Array, spent: Spent, issues: Array | None = None) -> dict[str, float]:
-    """All figures of one score, and what it took."""
+    """Return all figures of one score, and its time."""
     decided = {} if issues is None else decision(wrong, issues)
     return {**ranking(wrong, score), **decided, **spent._asdict()}
 
@@ -280,13 +282,13 @@ def scored(wrong: Array, score: Array, spent: Spent, issues: Array | None = None
 
 
 def prepared_for(bench: Bench, task: Task) -> Prepared:
-    """The data and the network as labelsieve has them."""
+    """Prepare data and network as labelsieve does."""
     torch.set_num_threads(1)
     return prepare(experiment_of(bench, task, 0.0), Shelf())
 
 
 def experiment_of(bench: Bench, task: Task, noise_rate: float) -> Experiment:
-    """What `labelsieve train` makes of the options."""
+    """Return the experiment of `labelsieve train` with these options."""
     given = {**bench.options(task), "noise_rate": str(noise_rate), "precision": None}
     _, options = parse(["train", data_of(bench, task)])
     vars(options).update(given)
@@ -294,10 +296,10 @@ def experiment_of(bench: Bench, task: Task, noise_rate: float) -> Experiment:
 
 
 def wrong_labels(prepared: Prepared) -> Array:
-    """Which labels differ from the true ones (n)."""
+    """Return which labels differ from the true ones (n)."""
     train = prepared.train
     if train.clean is None:
-        raise SystemExit("the true labels are not known: give --labels or --noise")
+        raise SystemExit("the true labels are unknown; give --labels or --noise")
     return (train.labels != train.clean).cpu().numpy()
 
 
@@ -311,13 +313,13 @@ def facts(prepared: Prepared) -> Cell:
 
 
 def data_of(bench: Bench, task: Task) -> str:
-    """What labelsieve is to read: the data itself, or a file that is made of it."""
+    """Return the data to read: the dataset, or a file generated from it."""
     source = digits(bench.work) if task.data == "digits" else task.data
     return part_of(source, bench.work, task) if task.subset else source
 
 
 def digits(work: Path) -> str:
-    """scikit-learn's 1,797 handwritten digits as a .npz file, a quarter of them for the test."""
+    """Write scikit-learn's 1,797 handwritten digits as a .npz file, a quarter of them as test set."""
     path = work / "digits.npz"
     if not path.exists():
         if importlib.util.find_spec("sklearn") is None:
@@ -333,7 +335,7 @@ def digits(work: Path) -> str:
 
 
 def part_of(source: str, work: Path, task: Task) -> str:
-    """So many samples, drawn by the seed, as a .npz file with both kinds of labels."""
+    """Write samples drawn by the seed as a .npz file with given and true labels."""
     train, test, _ = load_data(source, ReadOptions())
     if task.labels:
         train = train.relabelled(labels_of(found(task.labels) or "", train).labels)
@@ -352,7 +354,7 @@ def part_of(source: str, work: Path, task: Task) -> str:
 
 
 def found(labels: str | None) -> str | None:
-    """A label file as it is named, or in the folder that LABELSIEVE_DATA names."""
+    """Return the path of a label file, looked up in the folder LABELSIEVE_DATA if needed."""
     folder = os.environ.get("LABELSIEVE_DATA")
     file = labels and (labels.rpartition(":")[0] or labels)
     if labels and folder and not Path(file or "").exists() and (Path(folder) / labels).parent.exists():
@@ -361,7 +363,7 @@ def found(labels: str | None) -> str | None:
 
 
 def made(device: str) -> Cell:
-    """On what, and by which versions."""
+    """Return device, versions and commit."""
     packages = ("torch", "numpy", "cleanlab", "scikit-learn")
     versions = {"python": platform.python_version(), "labelsieve": labelsieve.__version__}
     for package in packages:
@@ -369,8 +371,8 @@ def made(device: str) -> Cell:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = NOT_INSTALLED
-    shown = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return {"device": device_name(device), "versions": versions, "commit": shown.stdout.strip()}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {"device": device_name(device), "versions": versions, "commit": commit.stdout.strip()}
 
 
 if __name__ == "__main__":

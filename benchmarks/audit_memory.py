@@ -1,4 +1,4 @@
-"""Peak memory and time of auditing a large table of probabilities that lies on disk.
+"""Peak memory and time of auditing a large table of probabilities on disk.
 
 python benchmarks/audit_memory.py [samples] [classes] [folder]: writes benchmarks/results/audit_memory.json
 """
@@ -15,11 +15,11 @@ import numpy as np
 
 from labelsieve.audit import estimate_noise, label_quality
 
-ROWS = 10_000  # written together
+ROWS = 10_000  # written at once
 
 
 def write(path: Path, labels: np.ndarray, classes: int) -> None:
-    """Random predictions that are mostly right, in half precision."""
+    """Write random predictions that are mostly correct, in half precision."""
     table = np.lib.format.open_memmap(path, "w+", np.float16, (len(labels), classes))
     random = np.random.default_rng(0)
     for first in range(0, len(labels), ROWS):
@@ -53,7 +53,9 @@ def main(samples: int = 1_000_000, classes: int = 1000, folder: str | None = Non
     labels = np.random.default_rng(1).integers(0, classes, samples)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         path = Path(place) / "probs.npy"
-        writer = multiprocessing.Process(target=write, args=(path, labels, classes))  # its memory is not counted
+        writer = multiprocessing.Process(
+            target=write, args=(path, labels, classes)
+        )  # in another process: its memory does not count
         writer.start()
         writer.join()
         record = {"samples": samples, "classes": classes, "file_mb": path.stat().st_size // 2**20}

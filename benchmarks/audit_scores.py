@@ -1,4 +1,4 @@
-"""How well wrong labels are found on the embedded data, by several scores of the same runs.
+"""Detection of wrong labels on the embedded data by several scores of the same runs.
 
 python -m benchmarks.audit_scores [first seed] [seeds] [folder]: writes benchmarks/results/audit_scores.json
 """
@@ -31,8 +31,8 @@ SETTINGS = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), (No
 Array = np.ndarray[Any, Any]
 
 
-class Wider(Tally):
-    """Sums the confidence in the observed label and the criterion's score of the predictions, too."""
+class WideTally(Tally):
+    """Also sums the confidence in the observed label and the score of the criterion."""
 
     names = (*Tally.names, "observed", "score")
 
@@ -80,7 +80,7 @@ def main(first: int = 3, seeds: int = 3, folder: str = "runs/audit") -> None:
         for noise, rate in SETTINGS:
             experiment = experiment_for("fashion", noise=noise, rate=rate, noise_rate=rate, seed=seed)
             path = Path(folder) / experiment.name()
-            with patch("labelsieve.train.loop.Tally", Wider):
+            with patch("labelsieve.train.loop.Tally", WideTally):
                 run(experiment, path)
             train = gather(experiment, Shelf()).train
             clean = (train.labels if train.clean is None else train.clean).numpy()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelsieve.runs.tables import markdown, mean_and_error
+from labelsieve.runs.tables import markdown, mean_and_error, plus_minus
 
 Cell = Mapping[str, Any]
 Group = list[Cell]
@@ -65,16 +65,6 @@ def differences(cells: Group, ours: str, peer: str, figure: str = "average_preci
     return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
 
 
-def shown(values: Iterable[float], digits: int = 3, sign: str = "") -> str:
-    """0.912 ± 0.004"""
-    values = list(values)
-    if not values:
-        return "–"
-    mean, error = mean_and_error(values)
-    spread = "" if len(values) < 2 else f" ± {error:.{digits}f}"
-    return f"{mean:{sign}.{digits}f}{spread}"
-
-
 def marked(score: str, cells: Iterable[Cell]) -> str:
     """Return the name of the score, with a remark if cleanlab itself did not compute it."""
     without = any(cell["made"]["versions"]["cleanlab"] == NOT_INSTALLED for cell in cells if score in cell["scores"])
@@ -93,11 +83,11 @@ def precision_table(noises: Mapping[str, Group]) -> str:
     rows = [["average precision", *noises]]
     for score in scores:
         name = marked(score, [cell for cells in noises.values() for cell in cells])
-        rows.append([name, *(shown(ap(cells, score).values()) for cells in noises.values())])
+        rows.append([name, *(plus_minus(ap(cells, score).values(), 3) for cells in noises.values())])
     rows.append(["best peer", *(best_peer(cells) for cells in noises.values())])
     for ours in OURS:
         if any(ap(cells, ours) for cells in noises.values()):
-            gaps = (shown(differences(cells, ours, best_peer(cells)), sign="+") for cells in noises.values())
+            gaps = (plus_minus(differences(cells, ours, best_peer(cells)), 3, "+") for cells in noises.values())
             rows.append([f"{ours}, minus best peer", *gaps])
     return markdown(rows)
 
@@ -106,7 +96,7 @@ def decision_table(noises: Mapping[str, Group]) -> str:
     """Return the F1 of the systems that report issues."""
     rows = [["F1 of the reported issues", *noises]]
     for score in present(noises.values(), "f1"):
-        cells = (shown(by_seed(group, score, "f1").values()) for group in noises.values())
+        cells = (plus_minus(by_seed(group, score, "f1").values(), 3) for group in noises.values())
         rows.append([NAMES.get(score, score), *cells])
     return markdown(rows) if len(rows) > 1 else ""
 
@@ -157,10 +147,12 @@ def behind(noises: Mapping[str, Group]) -> list[str]:
     return lines
 
 
-def losses(claim: str, gaps: Mapping[str, list[float]]) -> list[str]:
-    """Return the claim with the settings in which it holds, or nothing."""
-    lost = [f"{place} ({shown(gap, sign='+')})" for place, gap in gaps.items() if gap and mean_and_error(gap)[0] <= 0]
-    return [f"{claim}: {'; '.join(lost)}"] if lost else []
+def losses(title: str, gaps: Mapping[str, list[float]]) -> list[str]:
+    """Return a line with the settings in which labelsieve is behind; empty if there are none."""
+    lost = [
+        f"{place} ({plus_minus(gap, 3, '+')})" for place, gap in gaps.items() if gap and mean_and_error(gap)[0] <= 0
+    ]
+    return [f"{title}: {'; '.join(lost)}"] if lost else []
 
 
 def summary(record: Sequence[Cell]) -> str:
@@ -181,8 +173,8 @@ def everything(record: Sequence[Cell]) -> str:
         for noise, cells in noises.items():
             rows = [[f"{data}, {noise}", *(figure.replace("_", " ") for figure in FIGURES), "CPU s", "wall s"]]
             for score in present([cells], "cpu"):
-                figures = [shown(by_seed(cells, score, figure).values()) for figure in FIGURES]
-                seconds = [shown(by_seed(cells, score, kind).values(), 1) for kind in ("cpu", "wall")]
+                figures = [plus_minus(by_seed(cells, score, figure).values(), 3) for figure in FIGURES]
+                seconds = [plus_minus(by_seed(cells, score, kind).values()) for kind in ("cpu", "wall")]
                 rows.append([score, *figures, *seconds])
             parts.append(markdown(rows))
     return "\n\n".join(parts)

@@ -35,22 +35,22 @@ def main() -> None:
     parser.add_argument("--data", default="fashion,digits")
     parser.add_argument("--out", type=Path, default=Path("runs/auto"))
     parser.add_argument("--record", type=Path, default=Path("benchmarks/results/auto.json"))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     jobs = [
         (data, noise, rate, int(seed))
-        for data in asked.data.split(",")
-        for seed in asked.seeds.split(",")
+        for data in args.data.split(",")
+        for seed in args.seeds.split(",")
         for noise, rate in (HUMAN if data == "cifar10n" else NOISES)
     ]
-    if "digits" in asked.data:
-        write_digits(asked.out / "digits.npz")
+    if "digits" in args.data:
+        write_digits(args.out / "digits.npz")
     with ThreadPoolExecutor(2) as pool:
-        rows = list(pool.map(lambda job: one(*job, asked.out), jobs))
-    known = json.loads(asked.record.read_text()) if asked.record.exists() else {"rows": []}
+        rows = list(pool.map(lambda job: one(*job, args.out), jobs))
+    known = json.loads(args.record.read_text()) if args.record.exists() else {"rows": []}
     merged = {(r["data"], r["noise"], r["rate"], r["seed"]): r for r in [*known["rows"], *rows]}
     about = {"torch": torch.__version__, "python": platform.python_version(), "labelsieve": labelsieve.__version__}
     text = json.dumps({**about, "rows": list(merged.values())}, indent=1)
-    asked.record.write_text(text + "\n", encoding="utf-8")
+    args.record.write_text(text + "\n", encoding="utf-8")
     print(table(list(merged.values())))
 
 
@@ -118,7 +118,8 @@ def write_digits(path: Path) -> None:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per kind of noise."""
     lines = [
-        "| data | noise | seeds | wrong, % | estimate, % | error, % | error before final training, % | error, true rate, % |",
+        "| data | noise | seeds | wrong, % | estimate, % | error, % | error before final training, % | "
+        "error, true rate, % |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     kinds = dict.fromkeys((row["data"], row["noise"], row["rate"]) for row in rows)

@@ -1,4 +1,4 @@
-"""How well a score finds wrong labels: figures of a ranking and of a decision, in NumPy alone."""
+"""Quality of a score that ranks wrong labels, and of a decision, in NumPy."""
 
 from typing import Any
 
@@ -8,34 +8,34 @@ Array = np.ndarray[Any, Any]
 
 
 def average_precision(wrong: Array, score: Array) -> float:
-    """Precision at each wrong label, the lowest score first, averaged; equal scores are taken together."""
+    """Return the mean precision at each wrong label, lowest scores first; equal scores are taken together."""
     found, looked = _steps(wrong, score)
     new = np.diff(found, prepend=0)
     return float((new * found / looked).sum() / found[-1])
 
 
 def auroc(wrong: Array, score: Array) -> float:
-    """The share of pairs of a wrong and a right label in which the wrong one scores lower; equal ones count half."""
+    """Return the share of pairs of a wrong and a correct label in which the wrong one scores lower; ties count half."""
     found, looked = _steps(wrong, score)
-    passed = looked - found  # right labels so far
+    passed = looked - found  # correct labels so far
     before = np.concatenate([[0], found[:-1]])
     return float((np.diff(passed, prepend=0) * (before + found) / 2).sum() / (found[-1] * passed[-1]))
 
 
 def precision_at_errors(wrong: Array, score: Array) -> float:
-    """The share of wrong labels among as many of the lowest scores; equal scores in the order of the data."""
+    """Return the precision among the k lowest scores, where k is the number of wrong labels; ties in data order."""
     count = int(wrong.sum())
     return float(wrong[np.argsort(score, kind="stable")[:count]].mean())
 
 
 def ranking(wrong: Array, score: Array) -> dict[str, float]:
-    """All figures of a score, low where a label is suspicious."""
+    """Return all figures of a score; low scores mark suspicious labels."""
     figures = (average_precision, auroc, precision_at_errors)
     return {figure.__name__: figure(wrong, score) for figure in figures}
 
 
 def decision(wrong: Array, issues: Array) -> dict[str, float]:
-    """Precision, recall and F1 of a yes or no per label; 0 where nothing is flagged."""
+    """Return precision, recall and F1 of a decision per label; 0 if nothing is flagged."""
     hits = float((wrong & issues).sum())
     flagged, errors = float(issues.sum()), float(wrong.sum())
     return {
@@ -46,7 +46,7 @@ def decision(wrong: Array, issues: Array) -> dict[str, float]:
 
 
 def _steps(wrong: Array, score: Array) -> tuple[Array, Array]:
-    """Wrong labels found, and labels looked at, up to and with each different score."""
+    """Return the number of wrong labels and of all labels up to each distinct score."""
     order = np.argsort(score, kind="stable")
-    last = np.append(np.diff(score[order]) != 0, True)  # of its score
+    last = np.append(np.diff(score[order]) != 0, True)  # last of equal scores
     return np.cumsum(wrong[order])[last], np.flatnonzero(last) + 1

@@ -1,8 +1,8 @@
-"""Time the fused kernels of DenseNet(25, 12) with other tile sizes, warps and stages, on a GPU.
+"""Time the fused kernels of DenseNet(25, 12) with different tile sizes, warps and stages, on a GPU.
 
 python benchmarks/fused_tiles.py [images per batch]
 
-Prints the best settings of each kernel for a few layers; what measured best is written into models/fused.py by hand.
+Prints the best settings of each kernel for a few layers. The settings in models/fused.py were chosen from them by hand.
 """
 
 import itertools
@@ -23,7 +23,7 @@ Sizes = dict[str, int]
 
 
 def microseconds(work: Callable[[], None]) -> float:
-    """Of one launch, out of a recorded row of them."""
+    """Return the microseconds of one launch, measured on a recorded sequence of launches."""
     with torch.cuda.stream(torch.cuda.Stream()):
         work()
     torch.cuda.synchronize()
@@ -45,7 +45,7 @@ def every(**choices: tuple[int, ...]) -> Iterator[Sizes]:
 
 
 def best(title: str, function: str, candidates: Iterator[Sizes], work: Callable[[], None]) -> None:
-    """The four quickest settings, put in place of what a function of models/fused.py returns."""
+    """Print the four fastest settings, each used in place of what a function of models/fused.py returns."""
     found: list[tuple[float, Sizes]] = []
     for sizes in candidates:
         with patch.object(fused, function, lambda *_, sizes=sizes: sizes):
@@ -58,7 +58,7 @@ def best(title: str, function: str, candidates: Iterator[Sizes], work: Callable[
 
 
 def a_pass(images: int) -> Any:
-    """A batch that went forth and back, whose buffers can be used again."""
+    """Run a batch forward and backward and return the pass, whose buffers can be used again."""
     network = DenseNet(3, 10).cuda()
     x = torch.randn(images, 3, 32, 32, device="cuda")
     kept: list[Any] = []

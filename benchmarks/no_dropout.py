@@ -1,6 +1,6 @@
 """DenseNet(25, 12) without dropout: `--model benchmarks.no_dropout:densenet`.
 
-For one question only: does a second pass over the kept samples help because dropout is drawn anew in it?
+It shows whether a second pass over the kept samples helps because of its new dropout masks.
 """
 
 from torch import nn
@@ -10,7 +10,7 @@ from labelsieve.models.networks import Dropout
 
 
 def densenet(shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The paper's network, nothing of it ever dropped."""
+    """Return the paper's network with a dropout rate of 0."""
     network = make_model("densenet-25-12", shape, num_classes)
     for layer in network.modules():
         if isinstance(layer, Dropout):

@@ -1,4 +1,4 @@
-"""What other tools compute, on labelsieve's training loop: cross-validated probabilities, plain training watched.
+"""Scores of other tools, computed with labelsieve's training loop: from cross-validation and from plain training.
 
 Self-confidence and normalized margin (cleanlab) and the area under the margin (AUM) are implemented from their
 definitions; tests compare them with the packages where these are installed.
@@ -24,11 +24,11 @@ from labelsieve.train.evaluate import predict_batches
 Array = np.ndarray[Any, Any]
 FOLDS = 5
 SEARCH_SHARE = 0.2  # of the first training part, held out with its noise
-SHARES = (0.1, 0.25, 0.5, 1.0)  # of labelsieve's epochs: the lengths that are tried for cross-validation
+SHARES = (0.1, 0.25, 0.5, 1.0)  # of labelsieve's epochs: the lengths tried for cross-validation
 
 
 class Spent(NamedTuple):
-    """Seconds, of the clock and of the processor."""
+    """Wall-clock and CPU seconds."""
 
     wall: float
     cpu: float
@@ -38,7 +38,7 @@ class Spent(NamedTuple):
 
 
 class Clock:
-    """Both kinds of seconds since it was made."""
+    """Measures the wall-clock and CPU seconds since its creation."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter(), time.process_time()
@@ -51,12 +51,12 @@ class Clock:
 
 
 def self_confidence(labels: Array, probs: Array) -> Array:
-    """The probability of the label (n)."""
+    """Return the probability of each label (n)."""
     return probs[np.arange(len(labels)), labels]
 
 
 def normalized_margin(labels: Array, probs: Array) -> Array:
-    """The probability of the label less that of the likeliest other class, brought to 0 to 1 (n)."""
+    """Return the probability of each label minus that of the likeliest other class, scaled to 0 to 1 (n)."""
     others = probs.copy()
     others[np.arange(len(labels)), labels] = -np.inf
     return (self_confidence(labels, probs) - others.max(1) + 1) / 2
@@ -66,70 +66,70 @@ def normalized_margin(labels: Array, probs: Array) -> Array:
 
 
 class CrossValidated(NamedTuple):
-    """Probabilities of samples by networks that have not learnt from them, and what they took."""
+    """Probabilities of samples by networks that were not trained on them, and the time they took."""
 
     probs: Array  # (n, K)
-    epochs: int  # the chosen length
-    accuracies: dict[int, float]  # of each length, on the noisy hold-out
+    epochs: int  # chosen number of epochs
+    accuracies: dict[int, float]  # by number of epochs, on the noisy held-out samples
     search: Spent
     folds: Spent
 
 
 def cross_validated(prepared: Prepared, seed: int) -> CrossValidated:
-    """Choose how long to train by the accuracy on noisy labels held out of a training part, then predict each fold."""
+    """Choose the number of epochs by the accuracy on held-out noisy labels, then predict each fold."""
     labels = prepared.train.labels.cpu()
     folds = stratified_folds(labels, FOLDS, seed)
     clock = Clock()
-    accuracies = searched(prepared, torch.nonzero(folds != 0).squeeze(1), seed)
-    epochs = max(accuracies, key=lambda length: accuracies[length])  # the shortest of equals
+    accuracies = search_epochs(prepared, torch.nonzero(folds != 0).squeeze(1), seed)
+    epochs = max(accuracies, key=lambda length: accuracies[length])  # of equals the shortest
     search, clock = clock.read(), Clock()
     probs = np.empty((len(labels), prepared.train.num_classes), np.float32)
     for fold in range(FOLDS):
         inside, outside = (torch.nonzero(chosen).squeeze(1) for chosen in (folds != fold, folds == fold))
-        probs[outside.numpy()] = predicted(prepared, inside, outside, epochs, derive(seed, "fold", fold))
+        probs[outside.numpy()] = predict_others(prepared, inside, outside, epochs, derive(seed, "fold", fold))
     return CrossValidated(probs, epochs, accuracies, search, clock.read())
 
 
 def save_crossed(path: Path, crossed: CrossValidated) -> None:
-    """All of it as a .npz file."""
+    """Save as a .npz file."""
     tried = np.array([*crossed.accuracies.items()])
     np.savez(path, probs=crossed.probs, epochs=crossed.epochs, tried=tried, search=crossed.search, folds=crossed.folds)
 
 
 def load_crossed(path: Path) -> CrossValidated:
-    """What was saved."""
+    """Load what save_crossed has written."""
     with np.load(path) as kept:
         tried = {int(epochs): float(accuracy) for epochs, accuracy in kept["tried"]}
         search, folds = (Spent(*kept[name].tolist()) for name in ("search", "folds"))
         return CrossValidated(kept["probs"], int(kept["epochs"]), tried, search, folds)
 
 
-def searched(prepared: Prepared, places: Tensor, seed: int) -> dict[int, float]:
-    """The accuracy on held-out noisy labels of these samples, for each length of training."""
+def search_epochs(prepared: Prepared, places: Tensor, seed: int) -> dict[int, float]:
+    """Return the accuracy on held-out noisy labels of these samples for each number of epochs."""
     order = places[torch.randperm(len(places), generator=generator(seed, "search"))]
     held = round(SEARCH_SHARE * len(order))
     labels = prepared.train.labels.cpu()[order[:held]].numpy()
     lengths = sorted({max(1, round(share * prepared.training.epochs)) for share in SHARES})
     found = {}
     for epochs in lengths:
-        probs = predicted(prepared, order[held:], order[:held], epochs, derive(seed, "search", epochs))
+        probs = predict_others(prepared, order[held:], order[:held], epochs, derive(seed, "search", epochs))
         found[epochs] = float((probs.argmax(1) == labels).mean())
     return found
 
 
-def predicted(prepared: Prepared, learnt: Tensor, asked: Tensor, epochs: int, seed: int) -> Array:
-    """Probabilities (n, K) of the samples that are asked about, by a network trained plainly on others."""
-    part = prepared.train.at(learnt.to(prepared.train.labels.device))
+def predict_others(prepared: Prepared, inside: Tensor, outside: Tensor, epochs: int, seed: int) -> Array:
+    """Return probabilities (n, K) of the samples `outside` by a network trained plainly on those `inside`."""
+    part = prepared.train.at(inside.to(prepared.train.labels.device))
     training = replace(prepared.training, epochs=epochs, seed=seed % 2**31)
     networks = prepared.make_networks(0)
     result = fit(lambda number: networks, Method(CrossEntropy()), part, training=training)
     networks.load_state_dict(result.chosen.networks)
-    rest = prepared.train.at(asked.to(prepared.train.labels.device))
+    rest = prepared.train.at(outside.to(prepared.train.labels.device))
     return torch.cat([probs[0] for probs, *_ in predict_batches(networks, rest, training)]).cpu().numpy()
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:
-    """The fold of each sample (n), every label spread evenly."""
+    """Return the fold of each sample (n), with every label spread evenly."""
     fold = torch.empty_like(labels)
     for number in labels.unique().tolist():
         places = (labels == number).nonzero().squeeze(1)
@@ -138,11 +138,11 @@ def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:
     return fold
 
 
-# --- plain training, watched
+# --- plain training
 
 
 class Watched(Method):
-    """Learns from every label alike, and sums margin of logits, loss and confidence of each sample while it does."""
+    """Plain training that sums margin of logits, loss and confidence of each sample."""
 
     def __init__(self, samples: int) -> None:
         super().__init__(CrossEntropy())
@@ -159,22 +159,22 @@ class Watched(Method):
         return step
 
     def scores(self) -> dict[str, Array]:
-        """Each low where a label is suspicious (n)."""
+        """Return the scores (n) by name; low scores mark suspicious labels."""
         sums = {"AUM": self.margin, "mean loss": -self.loss_sum, "mean confidence": self.confidence}
         return {name: total.cpu().numpy().copy() for name, total in sums.items()}
 
 
 def margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """The label's logit less the largest other one (B)."""
+    """Return the logit of each label minus the largest other one (B)."""
     own = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], -math.inf)
     return own.squeeze(1) - others.amax(1)
 
 
 def watched(prepared: Prepared) -> dict[str, tuple[Array, Spent]]:
-    """The scores of one plain training, each with the seconds until it was known.
+    """Return the scores of one plain training, each with the time until it was known.
 
-    AUM as its paper has it, up to the first drop of the learning rate, and over all epochs.
+    AUM is computed up to the first drop of the learning rate, as in its paper, and over all epochs.
     """
     training = prepared.training
     method = Watched(len(prepared.train))

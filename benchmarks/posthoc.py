@@ -1,7 +1,7 @@
-"""What can be made of anybody's probabilities: steps of the audit, one by one, and other classifiers than networks.
+"""Label issues from the probabilities of any classifier: the steps of the audit one by one, compared with cleanlab.
 
 python -m benchmarks.posthoc [--seeds 0 1] [--work FOLDER] writes benchmarks/results/posthoc.json and prints its tables.
-It needs cleanlab and scikit-learn; networks are those of benchmarks/audit.py, from the same work folder.
+It needs cleanlab and scikit-learn, and uses the networks of benchmarks/audit.py from the same work folder.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 class Labelled(NamedTuple):
-    """Labels, what they should be, and out-of-sample probabilities (n, K)."""
+    """Given labels, true labels, and out-of-sample probabilities (n, K)."""
 
     labels: Array
     clean: Array
@@ -49,7 +49,7 @@ class Labelled(NamedTuple):
 # --- probabilities
 
 
-def of_network(bench: Bench, data: str, noise: str | None, rate: float, seed: int) -> Labelled:
+def network_probs(bench: Bench, data: str, noise: str | None, rate: float, seed: int) -> Labelled:
     task = Task(data, noise, rate, None, seed, None, None)
     prepared = prepared_for(bench, task)
     train = prepared.train
@@ -57,8 +57,8 @@ def of_network(bench: Bench, data: str, noise: str | None, rate: float, seed: in
     return Labelled(train.labels.numpy(), clean.numpy(), crossed_for(bench, task, prepared).probs)
 
 
-def of_classifier(bench: Bench, name: str, data: str, noise: str | None, rate: float, seed: int) -> Labelled:
-    """Five folds of a classifier on the 50 largest principal components."""
+def classifier_probs(bench: Bench, name: str, data: str, noise: str | None, rate: float, seed: int) -> Labelled:
+    """Cross-validate a classifier with five folds on the 50 largest principal components."""
     from sklearn.decomposition import PCA
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
@@ -90,33 +90,33 @@ def classifier(name: str, seed: int) -> Any:
     return makers[CLASSIFIERS.index(name)]()
 
 
-# --- what is made of them
+# --- steps of the audit
 
 
 def steps() -> dict[str, Callable[[Guesses], Array]]:
-    """Qualities (n) with more and more of what the audit does, and then with a part of it done otherwise."""
+    """Return label qualities (n) with more and more steps of the audit, and then with variants of a step."""
     return {
         "Bayes' rule with the joint that settles": label_probability,
-        "T counted where it is surest": lambda g: label_probability(g, given_of(g)),
-        "and unmixed": lambda g: label_probability(unmix_with(g, given_of(g), 1.0), given_of(g)),
+        "T counted where it is surest": lambda g: label_probability(g, confident_counts(g)),
+        "and unmixed": lambda g: label_probability(unmix_with(g, confident_counts(g), 1.0), confident_counts(g)),
         OURS: lambda g: label_probability(*unmix(g)),
-        "the same, T not levelled": lambda g: judged(g, label_given_true(count_confident(g))),
-        "the same, T from a tenth": lambda g: judged(g, given_of(g, 0.1)),
-        "the same, T from a half": lambda g: judged(g, given_of(g, 0.5)),
-        "the same, T from all": lambda g: judged(g, given_of(g, 1.0)),
+        "the same, T not levelled": lambda g: qualities_with(g, label_given_true(count_confident(g))),
+        "the same, T from a tenth": lambda g: qualities_with(g, confident_counts(g, 0.1)),
+        "the same, T from a half": lambda g: qualities_with(g, confident_counts(g, 0.5)),
+        "the same, T from all": lambda g: qualities_with(g, confident_counts(g, 1.0)),
     }
 
 
-def given_of(guesses: Guesses, share: float = 0.25) -> Array:
+def confident_counts(guesses: Guesses, share: float = 0.25) -> Array:
     return shrunk_label_given_true(count_confident(guesses, share))
 
 
-def judged(guesses: Guesses, label_given: Array) -> Array:
+def qualities_with(guesses: Guesses, label_given: Array) -> Array:
     return label_probability(unmix_with(guesses, label_given, best_temperature(guesses, label_given)), label_given)
 
 
 def rows_of(found: Labelled, about: Row, only: Sequence[str] | None = None) -> Iterator[Row]:
-    """A row for cleanlab, with the better of its two scores, and one for each step."""
+    """Yield a row for cleanlab, with the better of its two scores, and one for each step."""
     wrong = found.labels != found.clean
     confidence, margin, issues = theirs(found.labels, found.probs)
     assert issues is not None, "cleanlab is not installed"
@@ -143,14 +143,14 @@ def figures(wrong: Array, issues: Array) -> Row:
 
 
 def cell(rows: Sequence[Row]) -> str:
-    """Average precision and F1; of clean labels the share that is flagged."""
+    """Format average precision and F1; for clean labels, the share of flagged samples."""
     if rows[0]["average_precision"] is None:
         return f"{100 * np.mean([row['issues'] for row in rows]):.1f}%"
     return " / ".join(f"{np.mean([row[name] for row in rows]):.3f}" for name in ("average_precision", "f1"))
 
 
 def table(record: Sequence[Row], title: str, key: Callable[[Row], str]) -> str:
-    """A line for each key, a column for each noise."""
+    """Return a table with a row per key and a column per noise."""
     noises = [f"{kind} {100 * rate:.0f}%" if kind else "none, flagged" for kind, rate in NOISE]
     lines = [[title, *noises]]
     for name in dict.fromkeys(map(key, record)):
@@ -161,12 +161,12 @@ def table(record: Sequence[Row], title: str, key: Callable[[Row], str]) -> str:
 
 
 def steps_table(record: Sequence[Row]) -> str:
-    """Networks: what each step does."""
+    """Return the table of networks with a row per step."""
     return table([row for row in record if row["classifier"] == NETWORK], "average precision / F1", lambda r: r["step"])
 
 
 def classifiers_table(record: Sequence[Row]) -> str:
-    """Other classifiers: labelsieve beside cleanlab."""
+    """Return the table of other classifiers: labelsieve and cleanlab."""
     names = {OURS: "labelsieve", THEIRS: "cleanlab"}
     rows = [row for row in record if row["classifier"] != NETWORK]
     return table(
@@ -178,19 +178,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.posthoc", description=__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--work", type=Path, default=Path("runs/audit-benchmark"))
-    asked = parser.parse_args(words)
+    options = parser.parse_args(words)
     torch.set_num_threads(1)
-    bench = Bench(asked.work, "cpu", None, "")
+    bench = Bench(options.work, "cpu", None, "")
     record: list[Row] = []
-    for seed in asked.seeds:
+    for seed in options.seeds:
         for noise, rate in NOISE:
             about = {"data": "fashion", "classifier": NETWORK, "noise": noise, "rate": rate, "seed": seed}
-            record += rows_of(of_network(bench, "fashion", noise, rate, seed), about)
+            record += rows_of(network_probs(bench, "fashion", noise, rate, seed), about)
     for data in ("fashion", "digits"):
         for name in CLASSIFIERS:
             for noise, rate in NOISE:
-                about = {"data": data, "classifier": name, "noise": noise, "rate": rate, "seed": asked.seeds[0]}
-                found = of_classifier(bench, name, data, noise, rate, asked.seeds[0])
+                about = {"data": data, "classifier": name, "noise": noise, "rate": rate, "seed": options.seeds[0]}
+                found = classifier_probs(bench, name, data, noise, rate, options.seeds[0])
                 record += rows_of(found, about, [OURS])
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
     print(steps_table(record), classifiers_table(record), sep="\n\n")

@@ -94,13 +94,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
     parser.add_argument("--record", type=Path, default=RECORD)
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     torch.set_num_threads(1)
-    jobs = [(name, *noise, seed) for noise in NOISES for name in CLASSIFIERS for seed in asked.seeds]
+    jobs = [(name, *noise, seed) for noise in NOISES for name in CLASSIFIERS for seed in args.seeds]
     settled = [(name, "pair", 0.4, seed) for name in (GUARDED, BARE) for seed in SETTLED]
     record = {**made("cpu"), "threads": 1, "rows": [row_of(*job) for job in jobs]}
     record["guards"] = [row_of(*job) for job in settled]
-    asked.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    args.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(table(record["rows"]), guards(record["guards"]), sep="\n\n")
 
 

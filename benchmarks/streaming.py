@@ -1,11 +1,12 @@
-"""Images per second from disk: a plain DataLoader with Pillow against Streamed, without and with its cache.
+"""Images per second from disk: a torch DataLoader with Pillow compared with Streamed, without and with its cache.
 
 python benchmarks/streaming.py [images]
 
-Writes JPEG files of 500 x 375 with natural-like content to a temporary folder; each loader brings them to 224 x 224 RGB
-in batches of uint8 on the host. Medians over rounds in which all take turns; the files are in the page cache, worker
-processes are started before the clock. The processor time per image hardly depends on what else the machine does; it is
-that of this process, so there is none for worker processes. Writes benchmarks/results/streaming.json.
+Writes JPEG files of 500 x 375 pixels with photo-like content to a temporary folder; each loader delivers them as RGB
+images of 224 x 224 pixels in batches of uint8 on the host. Figures are medians over rounds in which the loaders take
+turns; the files are in the page cache and worker processes have started. CPU time per image, which hardly depends on
+the load of the machine, is that of this process only, so it is missing for worker processes. Writes
+benchmarks/results/streaming.json.
 """
 
 import json
@@ -38,7 +39,7 @@ RESULTS = Path(__file__).parent / "results" / "streaming.json"
 
 
 def natural(random: np.random.Generator) -> Image.Image:
-    """Power falls with frequency as in photographs, and the channels mostly agree."""
+    """Return a random image with the power spectrum of photographs and correlated channels."""
     noise = random.normal(size=(HEIGHT, WIDTH, 1)) + 0.3 * random.normal(size=(HEIGHT, WIDTH, 3))
     frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH))[..., None]
     waves = np.fft.rfft2(noise, axes=(0, 1)) / (frequency + 1 / WIDTH) ** 1.2
@@ -47,7 +48,7 @@ def natural(random: np.random.Generator) -> Image.Image:
 
 
 def written(folder: Path, count: int) -> Pictures:
-    """Labelled JPEG files."""
+    """Write labelled JPEG files."""
     random = np.random.default_rng(0)
     names = [f"{number}.jpg" for number in range(count)]
     for name in names:
@@ -56,7 +57,7 @@ def written(folder: Path, count: int) -> Pictures:
 
 
 class Plain(Dataset[Tensor]):
-    """As most training scripts read images."""
+    """Reads images as most training scripts do."""
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self.paths = [folder / name for name in names]
@@ -91,7 +92,7 @@ def streamed_epoch(data: Streamed) -> Callable[[], None]:
 
 
 def measured(epochs: dict[str, Callable[[], None]], count: int) -> tuple[Figures, Figures]:
-    """Images per second and processor milliseconds per image of each, in rounds in which all take turns."""
+    """Return images per second and CPU milliseconds per image of each loader, in rounds in which they take turns."""
     rates: Figures = {name: [] for name in epochs}
     costs: Figures = {name: [] for name in epochs}
     for epoch in epochs.values():

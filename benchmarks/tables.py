@@ -1,4 +1,4 @@
-"""Time the opening of tables of a million rows, each in a process of its own, with its peak memory.
+"""Time and peak memory to open tables with a million rows, each in a new process.
 
 python benchmarks/tables.py [rows]
 """
@@ -20,7 +20,7 @@ CLASSES = 100
 
 
 def write_paths(folder: Path, rows: int) -> Path:
-    """A table of image paths, all of whose files are there (and empty: opening does not decode)."""
+    """Write a table of image paths, with empty files, since opening a table decodes nothing."""
     for number in range(FOLDERS):
         (folder / f"{number:03}").mkdir()
     table = folder / "paths.csv"
@@ -34,7 +34,7 @@ def write_paths(folder: Path, rows: int) -> Path:
 
 
 def write_numbers(folder: Path, rows: int) -> Path:
-    """A table of five columns of numbers and a label."""
+    """Write a table of five columns of numbers and a label."""
     table = folder / "numbers.csv"
     values = np.random.default_rng(0).normal(size=(rows, 5)).round(4)
     with table.open("w") as file:
@@ -44,7 +44,7 @@ def write_numbers(folder: Path, rows: int) -> Path:
 
 
 def opened(path: Path) -> dict[str, float]:
-    """Seconds and peak megabytes, imports included in the latter."""
+    """Return seconds and peak megabytes, the latter including imports."""
     code = f"from benchmarks.tables import measure; measure({str(path)!r})"
     root = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)

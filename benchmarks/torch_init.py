@@ -1,6 +1,6 @@
-"""DenseNet(25, 12) as torch initialises its layers: `--model benchmarks.torch_init:densenet`.
+"""DenseNet(25, 12) with torch's default initialization: `--model benchmarks.torch_init:densenet`.
 
-For one question only: do the paper's numbers hang on the initialisation of its harness?
+It shows whether the paper's numbers depend on the initialization of the code it is built on.
 """
 
 from torch import nn
@@ -9,7 +9,7 @@ from labelsieve.models import make_model
 
 
 def densenet(shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The paper's network, every convolution and the classifier drawn anew by torch's own rule."""
+    """Return the paper's network with convolutions and classifier initialized by torch's default."""
     network = make_model("densenet-25-12", shape, num_classes)
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):

@@ -1,4 +1,4 @@
-"""Copy the records of finished runs, without weights, from a folder of runs into results/.
+"""Copy the records of finished runs, without models, from a folder of runs to results/.
 
 python tools/keep_records.py runs/demo results/demo
 """

@@ -113,7 +113,7 @@ def is_cifar(path: Path) -> bool:
 def read_cifar(path: Path) -> Listing:
     """Read training and test set, for CIFAR-100 with its 100 fine classes.
 
-    The kind of the listing tells whether the contents are the published ones.
+    The kind of the listing states whether the contents are the published ones.
     """
     layout, files = _read_folder(path) if path.is_dir() else _read_archive(path)
     classes = _class_names(layout, files[layout.meta])
@@ -173,7 +173,7 @@ def _layout_of(folder: Path) -> Layout | None:
 
 
 def _is_cifar_binary(folder: Path, layout: Layout) -> bool:
-    """Tell CIFAR from other datasets with files of the same names but other records."""
+    """Return whether binary files are CIFAR; other datasets use these file names for other records."""
     if (folder / layout.meta).is_file():
         return True
     sizes = [(folder / name).stat().st_size for name in layout.files if (folder / name).is_file()]

@@ -225,7 +225,7 @@ def source_fingerprint(source: str, options: ReadOptions) -> str | None:
     Equal digests mean equal data. The digest also changes when a file is only touched.
 
     Returns:
-        None if a file cannot be examined, or if only the cells of a table tell where the images are.
+        None if a file cannot be examined, or if the paths of images are only in the cells of a table.
     """
     digest = hashlib.sha256()
     try:

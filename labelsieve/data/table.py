@@ -300,7 +300,7 @@ def _path_fault(path: str, normal: str, is_file: Callable[[str], bool]) -> str |
 
 
 def _file_finder(folder: Path) -> Callable[[str], bool]:
-    """Return a function that tells whether a path is a file; it lists each folder once, which is faster."""
+    """Return a function that checks whether a path is a file; it lists each folder once, which is faster."""
     listed: dict[str, set[str]] = {}
 
     def is_file(path: str) -> bool:

@@ -74,7 +74,7 @@ def test_index_orders_the_rows_and_class_names_may_be_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "message"),
     [
         ("9,x.png,b\n", r"labels\.csv:5: second row for x\.png \('b' here, 'a' in line 2\); remove one"),
         ("9,x.png,a\n", r"labels\.csv:5: second row for x\.png \('a' here, 'a' in line 2\)"),
@@ -84,13 +84,13 @@ def test_index_orders_the_rows_and_class_names_may_be_numbers(tmp_path):
         ),  # there with an apostrophe
     ],
 )
-def test_two_rows_for_one_sample_are_an_error(tmp_path, more, says):
+def test_two_rows_for_one_sample_are_an_error(tmp_path, more, message):
     path = tmp_path / "labels.csv"
     lines = "index,name,label\n0,x.png,a\n1,'-y.png,b\n7,other.png,a\n"
     path.write_text(lines)
     assert read_label_file(path, ("a", "b"), 2, ("-y.png", "x.png")).labels.tolist() == [1, 0]
     path.write_text(lines + more)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         read_label_file(path, ("a", "b"), 2, ("-y.png", "x.png"))
 
 

@@ -55,11 +55,8 @@ def estimate_in_sample_noise(guesses: Guesses) -> Noise:
 def estimate_out_of_sample_noise(guesses: Guesses, unmixed: tuple[Guesses, Array] | None = None) -> Noise:
     """Estimate the noise from guesses of a classifier that was not trained on the labels of these samples.
 
-    The lower end of the range assumes that the guesses are about true classes already.
-
-    Args:
-        guesses: Guesses about labels.
-        unmixed: The result of `unmix(guesses)`, if it is known.
+    The lower end of the range assumes that the guesses are about true classes already. `unmixed` is the result of
+    `unmix(guesses)`, if it is known.
     """
     true_guesses, label_given = unmix(guesses) if unmixed is None else unmixed
     likely, joint = posterior(true_guesses, label_given)
@@ -83,8 +80,9 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
         )
         for share in noise.per_class
     ]
-    matrix = rescaled_rows(noise.matrix, wrong, [share.estimate for share in per_class])
-    return replace(noise, rate=rate, per_class=per_class, matrix=matrix)
+    scale = np.divide([share.estimate for share in per_class], wrong, out=np.ones(len(wrong)), where=wrong > 0)
+    others = noise.matrix * (1 - np.eye(len(wrong))) * scale[:, None]
+    return replace(noise, rate=rate, per_class=per_class, matrix=others + np.diag(1 - others.sum(1)))
 
 
 def noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) -> Noise:
@@ -92,29 +90,26 @@ def noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) ->
 
     The lower end of the range comes from the `careful` probabilities (n), the upper end from the confident joint.
     """
-    classes = guesses.num_classes
+    count, classes = len(guesses), guesses.num_classes
     sizes = np.bincount(guesses.labels, minlength=classes)
-    confident = confident_joint(guesses)
     wrong = np.bincount(guesses.labels, 1 - likely, classes)
     least = np.bincount(guesses.labels, 1 - careful, classes)
+    confident = confident_joint(guesses)
     counted, agreed = confident.sum(1), confident.diagonal()
-    overall = widened_interval(
-        wrong.sum() / len(guesses),
-        least.sum() / len(guesses),
-        1 - agreed.sum() / max(counted.sum(), 1),
-        len(guesses),
-    )
+    rate = _widened_interval(wrong.sum() / count, least.sum() / count, 1 - agreed.sum() / max(counted.sum(), 1), count)
     per_class = [
-        widened_interval(wrong[k] / n, least[k] / n, 1 - agreed[k] / max(counted[k], 1), n)
-        if n
-        else Interval(0.0, 0.0, 1.0)
+        _widened_interval(wrong[k] / max(n, 1), least[k] / max(n, 1), 1 - agreed[k] / max(counted[k], 1), n)
         for k, n in enumerate(sizes.tolist())
     ]
-    return Noise(overall, per_class, normalised_rows(joint, sizes))
+    total = joint.sum(1, keepdims=True)
+    matrix = np.where(sizes[:, None] > 0, joint / np.where(total > 0, total, 1), np.eye(classes))  # no samples: correct
+    return Noise(rate, per_class, matrix)
 
 
-def widened_interval(estimate: float, low: float, high: float, samples: int) -> Interval:
+def _widened_interval(estimate: float, low: float, high: float, samples: int) -> Interval:
     """Return the range of several estimates, widened by the sampling error of both ends."""
+    if not samples:
+        return Interval(0.0, 0.0, 1.0)
     low, high = min(estimate, low), max(estimate, high)
     return Interval(
         float(estimate),
@@ -143,13 +138,6 @@ def confident_joint(guesses: Guesses) -> Array:
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
-def normalised_rows(joint: Array, sizes: Array) -> Array:
-    """Return the joint with rows that sum to 1; a label without samples counts as correct."""
-    total = joint.sum(1, keepdims=True)
-    matrix: Array = np.where(sizes[:, None] > 0, joint / np.where(total > 0, total, 1), np.eye(len(joint)))
-    return matrix
-
-
 def odds_factor(rate: float, wrong: Array, sizes: Array) -> float:
     """Return the factor on the odds of the shares (K) after which their weighted mean is the rate, by bisection."""
     low, high = -MAX_LOG_FACTOR, MAX_LOG_FACTOR
@@ -163,11 +151,3 @@ def odds_factor(rate: float, wrong: Array, sizes: Array) -> float:
 def scale_odds(share: float, factor: float) -> float:
     """Multiply the odds of a share by a factor."""
     return float(share * factor / (1 - share + share * factor)) if share < 1 else 1.0
-
-
-def rescaled_rows(matrix: Array, before: Array, after: list[float]) -> Array:
-    """Scale the off-diagonal entries of each row so that they sum to `after` instead of `before`."""
-    scale = np.divide(after, before, out=np.ones(len(matrix)), where=before > 0)
-    wrong = matrix * (1 - np.eye(len(matrix))) * scale[:, None]
-    rescaled: Array = wrong + np.diag(1 - wrong.sum(1))
-    return rescaled

@@ -51,14 +51,8 @@ def write_audit(
 ) -> None:
     """Write all files of an audit, the summary last, and print the result.
 
-    Args:
-        findings: Findings for n samples.
-        out: Folder of the audit.
-        made: Facts about the audit for summary.json.
-        penalty: (K, K) penalty labels of the run.
-        render: Renders the samples of the gallery.
-        texts: (n) the samples themselves, if they are texts.
-        export: Names of additional formats, keys of EXPORTS.
+    `made` holds facts about the audit for summary.json, `penalty` (K, K) the penalty labels of the run, `texts` (n) the
+    samples themselves if they are texts, `export` the names of additional formats (keys of EXPORTS).
     """
     exports = [EXPORTS[name][0] for name in export]
     refuse_foreign_files(out, exports)
@@ -179,7 +173,8 @@ def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequen
     for row in sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()):
         lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))
         if texts is not None:
-            lines.append(f"       {excerpt(texts[row['index']])}")
+            text = printable(" ".join(texts[row["index"]].split()))
+            lines.append(f"       {text if len(text) <= PRINTED_TEXT else text[: PRINTED_TEXT - 1] + '…'}")
     return "\n".join(lines)
 
 
@@ -213,11 +208,9 @@ def cleanlab(findings: Findings, views: Views) -> bytes:
     The score has both of cleanlab's names, label_quality and label_score.
     """
     columns = ("is_label_issue", "label_quality", "label_score", "given_label", "predicted_label")
-    lines = [
-        {**row, "label_score": row["label_quality"], "predicted_label": row["suggested_label"]}
-        for row in sample_rows(findings, range(len(findings)))
-    ]
-    return csv_bytes(columns, lines)
+    rows = sample_rows(findings, range(len(findings)))
+    renamed = ({**row, "label_score": row["label_quality"], "predicted_label": row["suggested_label"]} for row in rows)
+    return csv_bytes(columns, renamed)
 
 
 def label_studio(findings: Findings, views: Views) -> bytes:
@@ -265,16 +258,12 @@ def corrected(findings: Findings, views: Views) -> bytes:
     decided = findings.decided
     named = any(name != str(index) for index, name in enumerate(findings.ids))
     columns = ["index", *(["name"] if named else []), "label", *(["decided"] if decided is not None else [])]
-    lines = [
-        {
-            "index": index,
-            "name": findings.ids[index],
-            "label": findings.classes[label],
-            "decided": decided is not None and bool(decided[index]),
-        }
-        for index, label in enumerate(findings.corrected.tolist())
-    ]
-    return csv_bytes(columns, lines)
+    flags = [False] * len(findings) if decided is None else decided.tolist()
+    rows = (
+        {"index": k, "name": findings.ids[k], "label": findings.classes[label], "decided": flags[k]}
+        for k, label in enumerate(findings.corrected.tolist())
+    )
+    return csv_bytes(columns, rows)
 
 
 EXPORTS: dict[str, tuple[str, Callable[[Findings, Views], bytes]]] = {
@@ -323,9 +312,3 @@ def json_bytes(value: Any) -> bytes:
 def interval_row(interval: Interval) -> dict[str, float]:
     """Return an interval as a rounded dictionary."""
     return {name: round(value, 6) for name, value in interval._asdict().items()}
-
-
-def excerpt(text: str) -> str:
-    """Return the beginning of a text on one line."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= PRINTED_TEXT else line[: PRINTED_TEXT - 1] + "…"

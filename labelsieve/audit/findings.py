@@ -6,13 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from labelsieve.audit.estimate import (
-    Interval,
-    Noise,
-    estimate_in_sample_noise,
-    estimate_out_of_sample_noise,
-    reconcile,
-)
+from labelsieve.audit.estimate import Interval, Noise, estimate_in_sample_noise, estimate_out_of_sample_noise, reconcile
 from labelsieve.audit.guesses import Array, Guesses
 from labelsieve.audit.posterior import estimate_label_given_true, label_probability, most_probable_others, unmix
 from labelsieve.audit.quality import THRESHOLD
@@ -22,7 +16,7 @@ MARGIN_WEIGHT = 0.25  # of the log-odds of the training margin (docs/decisions/0
 MIN_SHARE = 1e-6  # before taking log-odds
 COMMON_CONFUSION = 0.05  # share of a label's samples that seem to be one other class, from which it is reported
 MUTUAL_CONFUSION = 0.25  # relative size of the opposite confusion, from which the direction counts as uncertain
-CLEAN_BELOW = 0.02  # lower end of the noise rate, below which labels count as clean
+CLEAN_BELOW = 0.02  # lower end of the noise rate, below which labels count as clean if the estimate is low, too
 IMPLAUSIBLE_RATE = 0.5  # noise rate above which a weak model is the likelier explanation
 UNSURE_BELOW = 0.5  # predicted probability below which the model is called unsure
 DECIDED = "You decided on this label."
@@ -57,15 +51,15 @@ class Findings:
     def verdict(self) -> str:
         """Return the share of wrong labels and what to do, in a few sentences."""
         rate, issues = self.noise.rate, int(self.issues.sum())
-        if looks_clean(rate):
+        if rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW:
             return clean_verdict(rate, issues, self.trusts_labels, self.given_rate)
         about = "At least" if self.trusts_labels else "About"
         share = f"{about} {percent(rate.estimate)} of the {len(self):,} labels look wrong (range {span(rate)})."
-        marked = suspects(issues, len(self), rate.estimate)
         if rate.estimate > IMPLAUSIBLE_RATE:
-            weak = "Either most labels are wrong or the model is too weak to judge them: check some samples first."
-            return f"{share} {marked} {weak}"
-        return f"{share} {marked} {confusion(self.noise.matrix, self.classes)}"
+            advice = "Either most labels are wrong or the model is too weak to judge them: check some samples first."
+        else:
+            advice = confusion(self.noise.matrix, self.classes)
+        return f"{share} {suspects(issues, len(self), rate.estimate)} {advice}"
 
     @property
     def basis(self) -> str:
@@ -92,11 +86,10 @@ class Findings:
 
         The model probably has not learned these classes.
         """
-        total, doubted = (
-            np.bincount(labels, minlength=len(self.classes)) for labels in (self.labels, self.labels[self.issues])
-        )
+        total = np.bincount(self.labels, minlength=len(self.classes))
+        shares = np.bincount(self.labels, self.issues, len(self.classes)) / np.maximum(total, 1)
         least = max(IMPLAUSIBLE_RATE, 2 * self.issues.mean())
-        return [name for name, share in zip(self.classes, doubted / np.maximum(total, 1), strict=True) if share > least]
+        return [name for name, share in zip(self.classes, shares, strict=True) if share > least]
 
     @property
     def training_labels(self) -> Array:
@@ -122,16 +115,11 @@ def findings_from_guesses(
     """Judge every label; labels that a person decided on are correct.
 
     Args:
-        guesses: Guesses for n samples.
-        classes: Names of the classes.
         ids: (n) names of the samples. Default: their positions.
         training: Mean margin (n) of each sample during training, and how often each was seen (n).
         remarks: (n) sentences to append to the reasons, or empty strings.
-        trusts_labels: Whether the network was trained on all labels alike.
         rate: Noise rate, if it is known better from held-out samples; class shares are scaled to add up to it.
-        held_out: Number of these held-out samples.
         out_of_sample: Whether the classifier was not trained on the labels that it judges.
-        given_rate: Noise rate that the user passed to the training.
     """
     unmixed = unmix(guesses) if out_of_sample else (guesses, estimate_label_given_true(guesses))
     quality = label_probability(*unmixed)
@@ -185,11 +173,6 @@ def suspects(issues: int, samples: int, rate: float) -> str:
     return f"{number} more likely wrong than right."
 
 
-def looks_clean(rate: Interval) -> bool:
-    """Return whether so few labels look wrong that nothing needs to be corrected."""
-    return rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW
-
-
 def clean_verdict(rate: Interval, issues: int, trusts_labels: bool, given_rate: float) -> str:
     """Return the verdict on labels that look clean."""
     if trusts_labels:
@@ -241,13 +224,12 @@ def reasons(
     `other` (n) is the most probable class besides the label, `likelihood` (n) its predicted probability, `matrix`
     (K, K) the noise matrix.
     """
-    count = len(guesses)
-    decided = np.zeros(count, bool) if guesses.decided is None else guesses.decided
-    arrays = (guesses.labels, other, guesses.confidence, likelihood, issues, decided)
-    columns = [each.tolist() for each in arrays]
+    decided = np.zeros(len(guesses), bool) if guesses.decided is None else guesses.decided
+    columns = (guesses.labels, other, guesses.confidence, likelihood, issues, decided)
+    rows = zip(*(column.tolist() for column in columns), remarks or [""] * len(guesses), strict=True)
     return [
         DECIDED if known else f"{reason(classes[y], classes[o], p, q, i, matrix[y, o])} {remark}".rstrip()
-        for y, o, p, q, i, known, remark in zip(*columns, remarks or [""] * count, strict=True)
+        for y, o, p, q, i, known, remark in rows
     ]
 
 

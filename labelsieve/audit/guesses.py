@@ -30,14 +30,9 @@ class Guesses:
 
     def at(self, index: Array | slice) -> "Guesses":
         """Return the guesses at these positions."""
-        return Guesses(
-            self.labels[index],
-            self.confidence[index],
-            self.likeliest[index],
-            self.likelihood[index],
-            self.num_classes,
-            None if self.decided is None else self.decided[index],
-        )
+        kept = self.likeliest[index], self.likelihood[index]
+        decided = None if self.decided is None else self.decided[index]
+        return Guesses(self.labels[index], self.confidence[index], *kept, self.num_classes, decided)
 
     @property
     def undecided(self) -> "Guesses":
@@ -46,16 +41,9 @@ class Guesses:
 
 
 def guesses_from_probs(labels: Array, pred_probs: Array) -> Guesses:
-    """Return the guesses in a table of probabilities.
+    """Return the guesses in a table of probabilities (n, K) about samples with these labels (n), after checking both.
 
     The table is read once and in chunks, so it may be a memory-mapped file.
-
-    Args:
-        labels: (n) class numbers.
-        pred_probs: (n, K) probabilities.
-
-    Raises:
-        InputError: If labels or probabilities are invalid.
     """
     pred_probs = np.asanyarray(pred_probs)  # accepts tensors, keeps memory-mapped files mapped
     labels = checked_labels(labels, pred_probs)
@@ -155,10 +143,9 @@ def checked_chunks(pred_probs: Array) -> Iterator[tuple[slice, Array]]:
 
 def release_pages(table: Array) -> None:
     """Release the memory of the pages of a read-only mapped file read so far."""
-    if isinstance(table, np.memmap) and table.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
-        mapped = getattr(table, "_mmap", None)
-        if mapped is not None:
-            mapped.madvise(mmap.MADV_DONTNEED)
+    mapped = getattr(table, "_mmap", None)
+    if mapped is not None and getattr(table, "mode", "") == "r" and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def refuse_rows(wrong: Array, first: int, reason: str) -> None:

@@ -40,7 +40,7 @@ class LabelModel(NamedTuple):
     def matrix(self) -> Array:
         """Return P(label | true class), (K, K)."""
         classes = len(self.correct)
-        return np.diag(self.correct) + self.uniform * off_diagonal(classes) / (classes - 1) + self.pairwise
+        return np.diag(self.correct) + self.uniform * (1.0 - np.eye(classes)) / (classes - 1) + self.pairwise
 
 
 def estimate_held_out_noise(labels: Array, probs: Array) -> HeldOutNoise:
@@ -59,8 +59,7 @@ def estimate_held_out_noise(labels: Array, probs: Array) -> HeldOutNoise:
 def label_log_likelihood(labels: Array, probs: Array) -> float:
     """Return the mean log-likelihood of labels (n) under probabilities (n, K), at the best temperature."""
     rows = np.arange(len(labels))
-    each = (np.log(apply_temperature(probs, temperature)[rows, labels]).mean() for temperature in TEMPERATURES)
-    return float(max(each))
+    return float(max(np.log(apply_temperature(probs, each)[rows, labels]).mean() for each in TEMPERATURES))
 
 
 def in_larger_set(noise: HeldOutNoise, share: float) -> HeldOutNoise:
@@ -89,7 +88,7 @@ def apply_temperature(probs: Array, temperature: float) -> Array:
 def fit(probs: Array, labels: Array) -> tuple[LabelModel, float]:
     """Return the most likely label model and the penalized log-likelihood of the labels."""
     classes = probs.shape[1]
-    start = LabelModel(np.full(classes, 0.8), 0.1, 0.1 * off_diagonal(classes) / (classes - 1))
+    start = LabelModel(np.full(classes, 0.8), 0.1, 0.1 * (1.0 - np.eye(classes)) / (classes - 1))
     penalized = maximize(probs, labels, start, PENALTY, 50)
     model = maximize(probs, labels, penalized, 0.0, 30)  # shares above zero are estimated without the penalty
     used = int((model.pairwise > 1e-6).sum()) + (model.uniform > 1e-6)
@@ -100,7 +99,7 @@ def fit(probs: Array, labels: Array) -> tuple[LabelModel, float]:
 def maximize(probs: Array, labels: Array, model: LabelModel, penalty: float, rounds: int) -> LabelModel:
     """Improve the label model by expectation-maximisation."""
     classes = probs.shape[1]
-    off = off_diagonal(classes)
+    off = 1.0 - np.eye(classes)
     for _ in range(rounds):
         likely = joint_probs(probs, labels, model)
         likely /= np.maximum(likely.sum(1, keepdims=True), 1e-12)
@@ -140,8 +139,3 @@ def bootstrap_error(probs: Array, labels: Array, model: LabelModel) -> float:
         refitted = maximize(probs[drawn], labels[drawn], model, 0.0, 15)
         rates.append(mean_wrong(probs[drawn], labels[drawn], refitted))
     return float(np.std(rates, ddof=1))
-
-
-def off_diagonal(classes: int) -> Array:
-    """Return a matrix of ones with zeros on the diagonal."""
-    return 1.0 - np.eye(classes)

@@ -31,19 +31,18 @@ UNMIXING_SAMPLES = 20_000  # for finding the temperature, and per batch
 
 
 def label_probability(guesses: Guesses, label_given: Array | None = None) -> Array:
-    """Return the probability (n) that each label is correct.
-
-    Args:
-        guesses: Guesses about the true classes.
-        label_given: (K, K) P(label | true class), row: label, column: true class. Default: estimated from the guesses.
-    """
+    """Return the probability (n) that each label is correct; P(label | true class) (K, K) is estimated if not given."""
     given = estimate_label_given_true(guesses) if label_given is None else label_given
     return np.concatenate([posterior(batch, given)[0] for batch in batches(guesses)])
 
 
 def most_probable_others(guesses: Guesses, label_given: Array) -> Array:
     """Return the most probable class besides the label (n)."""
-    return np.concatenate([most_probable_other(batch, label_given) for batch in batches(guesses)])
+    others = []
+    for batch in batches(guesses):
+        classes, weight, _ = bayes_weights(batch, label_given)
+        others.append(classes[np.arange(len(batch)), 1 + weight[:, 1:].argmax(1)])
+    return np.concatenate(others)
 
 
 def posterior(guesses: Guesses, label_given: Array) -> tuple[Array, Array]:
@@ -97,13 +96,9 @@ def label_given_true(joint: Array) -> Array:
 
 
 def unmix(guesses: Guesses) -> tuple[Guesses, Array]:
-    """Turn guesses about labels into guesses about true classes.
+    """Turn guesses about labels into guesses about true classes and P(label | true class) (K, K).
 
-    Args:
-        guesses: Guesses of a classifier that was trained on noisy labels, but not on the labels of these samples.
-
-    Returns:
-        The guesses about true classes, and P(label | true class) (K, K), row: label, column: true class.
+    The classifier was trained on noisy labels, but not on the labels of these samples.
     """
     label_given = shrunk_label_given_true(count_confident(guesses.at(evenly_spaced(len(guesses), MAX_SAMPLES))))
     temperature = best_temperature(guesses.at(evenly_spaced(len(guesses), UNMIXING_SAMPLES)), label_given)
@@ -112,8 +107,11 @@ def unmix(guesses: Guesses) -> tuple[Guesses, Array]:
 
 def unmix_with(guesses: Guesses, label_given: Array, temperature: float) -> Guesses:
     """Turn guesses about labels into guesses about true classes, with this T (K, K) and temperature."""
-    parts = [true_class_probs(batch, label_given, temperature) for batch in batches(guesses, UNMIXING_SAMPLES)]
-    probs = np.concatenate(parts)  # (n, 1 + M)
+    parts = []
+    for batch in batches(guesses, UNMIXING_SAMPLES):
+        grouped, multiplicity, given = grouped_classes(batch, label_given)
+        parts.append(deconvolve(calibrate_groups(grouped, multiplicity, temperature), given)[:, :-1])
+    probs = np.concatenate(parts, dtype=np.float32)  # (n, 1 + M) of the label and the most likely classes
     likelihood = np.where(guesses.likeliest == guesses.labels[:, None], probs[:, :1], probs[:, 1:])
     order = np.argsort(-likelihood, axis=1, kind="stable")
     likeliest, likelihood = (np.take_along_axis(part, order, 1) for part in (guesses.likeliest, likelihood))
@@ -168,13 +166,6 @@ def best_temperature(guesses: Guesses, label_given: Array) -> float:
     return max(TEMPERATURES, key=log_likelihood)
 
 
-def true_class_probs(guesses: Guesses, label_given: Array, temperature: float) -> Array:
-    """Return the probability (n, 1 + M) that the label and each most likely class is true; 0 for a repeated label."""
-    probs, multiplicity, given = grouped_classes(guesses, label_given)
-    true = deconvolve(calibrate_groups(probs, multiplicity, temperature), given)
-    return true[:, :-1].astype(np.float32)
-
-
 def grouped_classes(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
     """Reduce the K classes of each sample to L = M + 2 groups: the label, the M most likely classes, all others.
 
@@ -215,13 +206,6 @@ def deconvolve(probs: Array, given: Array) -> Array:
         true = true * np.einsum("ny,nyj->nj", probs / np.maximum(labels, MIN_PROBABILITY**2), given)
         true /= true.sum(1, keepdims=True)
     return true
-
-
-def most_probable_other(guesses: Guesses, label_given: Array) -> Array:
-    """Return the most probable class besides the label (n) for one batch."""
-    classes, weight, _ = bayes_weights(guesses, label_given)
-    other: Array = classes[np.arange(len(guesses)), 1 + weight[:, 1:].argmax(1)]
-    return other
 
 
 def batches(guesses: Guesses, size: int = MAX_SAMPLES) -> Iterator[Guesses]:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from labelsieve.audit.guesses import Array, Guesses, checked_chunks, checked_labels, guesses_from_probs
+from labelsieve.audit.guesses import Array, checked_chunks, checked_labels, guesses_from_probs
 from labelsieve.audit.posterior import label_probability, unmix
 from labelsieve.errors import InputError, nearest
 
@@ -33,7 +33,9 @@ def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "p
     if criterion == "ol":
         return guesses.confidence.astype(np.float64)
     if criterion == "margin":
-        return (1 + margin(guesses)) / 2
+        likelihood = guesses.likelihood
+        other = np.where(guesses.likeliest[:, 0] == guesses.labels, likelihood[:, 1], likelihood[:, 0])
+        return (1 + (guesses.confidence.astype(np.float64) - other)) / 2
     return label_probability(*unmix(guesses))
 
 
@@ -56,9 +58,7 @@ def find_label_issues(
     issues: Array = quality < THRESHOLD
     if return_indices_ranked_by is None:
         return issues
-    found = np.flatnonzero(issues)
-    ranked: Array = found[np.argsort(quality[found], kind="stable")]
-    return ranked
+    return np.argsort(quality, kind="stable")[: issues.sum()]
 
 
 def criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:
@@ -95,11 +95,3 @@ def penalty_labels(labels: Array, pred_probs: Array) -> Array:
     total = sums.sum(1, keepdims=True)
     uniform = (1 - np.eye(classes)) / (classes - 1)
     return np.where(total > 0, sums / np.where(total > 0, total, 1), uniform).astype(np.float32)
-
-
-def margin(guesses: Guesses) -> Array:
-    """Return the confidence in the label minus that in the most likely other class (n)."""
-    likelihood = guesses.likelihood
-    other = np.where(guesses.likeliest[:, 0] == guesses.labels, likelihood[:, 1], likelihood[:, 0])
-    gap: Array = guesses.confidence.astype(np.float64) - other
-    return gap

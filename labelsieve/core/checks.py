@@ -87,13 +87,15 @@ class LoopMonitor:
                 "another training, or call method.start_round(number) to restart this one",
             )
 
-    def is_first_batch(self, epoch: int | None) -> bool:
-        """Return True for the first batch of an epoch, in which the slower checks run."""
-        before, self.epoch = self.epoch, epoch
-        return before != epoch
+    def check_first_batch(self, epoch: int | None, method: nn.Module, needs_index: bool, logits: Tensor) -> None:
+        """Run the slower checks, in the first batch of an epoch only.
 
-    def check_parameters(self, method: nn.Module) -> None:
-        """Warn if no optimizer has changed the method's own parameters for a whole epoch."""
+        Warn if no optimizer has changed the method's own parameters for a whole epoch, if a method that stores values
+        per sample is trained by several processes, or if the logits look like probabilities.
+        """
+        if epoch == self.epoch:
+            return
+        self.epoch = epoch
         versions = [parameter._version for parameter in method.parameters()]
         if versions and versions == self.parameter_versions:
             self.warn(
@@ -102,10 +104,13 @@ class LoopMonitor:
                 "(torch.optim.SGD accepts them as they are)",
             )
         self.parameter_versions = versions
-
-    def check_logits(self, logits: Tensor) -> None:
-        """Warn if the logits look like probabilities."""
-        if look_like_probabilities(logits.detach()):
+        if needs_index and num_processes() > 1:
+            self.warn(
+                "processes",
+                "this method stores values per sample, and each process stores those of its own samples only: train it "
+                "in one process, or use a method that needs no index",
+            )
+        if logits.device.type == "cpu" and look_like_probabilities(logits.detach()):
             self.warn("probabilities", "logits look like probabilities: remove the softmax from the model")
 
     def check_mode(self, logits: Tensor) -> None:
@@ -113,13 +118,4 @@ class LoopMonitor:
         if logits.requires_grad:
             self.warn(
                 "mode", "the method is in eval mode and does not update its state: call method.train() before training"
-            )
-
-    def check_processes(self, needs_index: bool) -> None:
-        """Warn if a method that stores values per sample is trained by several processes."""
-        if needs_index and num_processes() > 1:
-            self.warn(
-                "processes",
-                "this method stores values per sample, and each process stores those of its own samples only: train it "
-                "in one process, or use a method that needs no index",
             )

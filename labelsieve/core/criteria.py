@@ -26,10 +26,7 @@ def observed_confidence(probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def penalty_confidence(probs: Tensor, penalty: Tensor) -> Tensor:
-    """Criteria_PL: return the predicted probability of the penalty labels, Σ_j m[y, j] p[j].
-
-    `penalty` (N, B, K) is the penalty label of each sample, m[y].
-    """
+    """Criteria_PL: return Σ_j m[y, j] p[j] from the penalty label m[y] of each sample: 2 x (N, B, K) -> (N, B)."""
     return (penalty * probs).sum(-1)
 
 
@@ -44,17 +41,14 @@ def criteria_all(probs: Tensor, labels: Tensor, penalty: Tensor, lam: float) -> 
 def penalty_labels(sums: Tensor, fallback: Tensor, column_weight: Tensor | None = None) -> Tensor:
     """Return the penalty labels m (eq. 9-11): summed predictions without the observed label, normalized to sum 1.
 
-    Args:
-        sums: (N, K, K), row k is the sum of the predictions for the samples with label k.
-        fallback: (N, K, K), rows for labels that were not seen or have no probability outside the diagonal.
-        column_weight: (N, K), optional weight of each predicted class.
+    Row k of `sums` (N, K, K) is the sum of the predictions for label k. Rows without probability outside the diagonal
+    are taken from `fallback` (N, K, K). `column_weight` (N, K) is a weight of each predicted class.
     """
     mass = sums.double()
     if column_weight is not None:
         mass = mass * column_weight.unsqueeze(-2)
     mass.diagonal(dim1=-2, dim2=-1).zero_()
-    total = mass.sum(-1, keepdim=True)
-    return torch.where(total > 0, mass / total, fallback.double()).to(fallback.dtype)
+    return normalize_rows(mass, fallback)
 
 
 def uniform_penalty(num_classes: int, networks: int = 1) -> Tensor:
@@ -163,10 +157,6 @@ class CriteriaPL(Criterion, name="pl"):
             for probs, labels, _ in predict():
                 self.stack(probs, labels, probs.isfinite().all(-1))
         self._repredicted = predict is not None
-        self.update_penalty()
-
-    def update_penalty(self) -> None:
-        """Compute the penalty labels from the sums and clear the sums. A second call changes nothing."""
         sums = sum_over_processes(self.sums)
         columns = sums.sum(1)
         weight = column_weight(columns) if self.compensate == "epoch" else None
@@ -221,6 +211,12 @@ def add_predictions(sums: Tensor, probs: Tensor, labels: Tensor, valid: Tensor) 
     amounts = fixed_point(torch.where(valid.unsqueeze(-1), probs, 0.0))
     sums.index_add_(1, labels, amounts)
     return amounts
+
+
+def normalize_rows(sums: Tensor, fallback: Tensor) -> Tensor:
+    """Return the rows divided by their sums, in the type of `fallback`, whose rows replace those that sum to 0."""
+    total = sums.sum(-1, keepdim=True)
+    return torch.where(total > 0, sums / total, fallback.double()).to(fallback.dtype)
 
 
 def column_weight(columns: Tensor) -> Tensor:

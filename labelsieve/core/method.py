@@ -96,12 +96,6 @@ class Method(nn.Module):
         return [part for part in self.parts() if isinstance(part, Select)]
 
     @property
-    def only_selects(self) -> bool:
-        """True if the method has one network and its only part keeps a number of samples that is known in advance."""
-        more = self.networks > 1 or self.relabel is not None or self.regularizer is not None or len(self.weigh) != 1
-        return not more and isinstance(self.weigh[0], Select) and self.weigh[0].num_kept_is_fixed
-
-    @property
     def active_from(self) -> int:
         """First epoch, counted from 0 in each round, in which all parts have an effect."""
         return max(part.active_from for part in self.parts())
@@ -168,11 +162,13 @@ class Method(nn.Module):
 
     def num_kept(self, count: int) -> int:
         """Return how many of `count` samples are kept in this epoch, for methods where this is known in advance."""
-        if not self.weigh and self.relabel is None and self.regularizer is None:
+        parts = [part for part in (*self.weigh, self.relabel, self.regularizer) if part is not None]
+        if not parts:
             return count
-        if not self.only_selects:
+        select = parts[0]
+        if self.networks > 1 or len(parts) > 1 or not isinstance(select, Select) or not select.num_kept_is_fixed:
             raise ValueError("a second pass over the kept samples needs a method with one network that only selects")
-        return self.selections[0].num_kept(count)
+        return select.num_kept(count)
 
     @torch.no_grad()
     def observe(self, step: Step, labels: Tensor, index: Tensor | None = None, applied: Tensor | None = None) -> None:
@@ -263,11 +259,7 @@ class Method(nn.Module):
         if not learning:
             return
         self.monitor.check_batch_size(len(labels), max((part.warn_below for part in self.selections), default=0))
-        if self.monitor.is_first_batch(self.current_epoch):
-            self.monitor.check_parameters(self)
-            self.monitor.check_processes(self.needs_index)
-            if labels.device.type == "cpu":
-                self.monitor.check_logits(logits)
+        self.monitor.check_first_batch(self.current_epoch, self, self.needs_index, logits)
 
 
 def constant_lr(epoch: int) -> float:

@@ -35,8 +35,9 @@ class Align(Part):
         self.observed = nn.Buffer(uniform.clone())  # (N, K), running frequency of the labels
 
     def forward(self, probs: Tensor) -> Tensor:
-        """Return the reweighted predictions: (N, B, K) -> (N, B, K)."""
-        return align_predictions(probs, self.predicted, self.observed)
+        """Return predictions (N, B, K) multiplied by observed / predicted frequency of each class, normalized."""
+        weighted = probs * (self.observed / self.predicted).unsqueeze(-2)
+        return weighted / weighted.sum(-1, keepdim=True)
 
     def start_round(self, number: int) -> None:
         self.predicted.fill_(1 / self.num_classes)
@@ -155,12 +156,6 @@ def ramped_share(noise_rate: float, ramp: int, epoch: int) -> Fraction:
 def exact_fraction(rate: float) -> Fraction:
     """Return the decimal number as written, not the nearest binary one: 0.7 is 7/10."""
     return Fraction(str(rate)).limit_denominator(LARGEST_DENOMINATOR)
-
-
-def align_predictions(probs: Tensor, predicted: Tensor, observed: Tensor) -> Tensor:
-    """Return predictions (N, B, K) multiplied by observed / predicted frequency of each class (N, K), normalized."""
-    weighted = probs * (observed / predicted).unsqueeze(-2)
-    return weighted / weighted.sum(-1, keepdim=True)
 
 
 def ranks(scores: Tensor, candidates: Tensor | None = None) -> Tensor:

@@ -25,14 +25,14 @@ class ActiveBias(Weigh):
 
     needs_index = True
 
-    def __init__(self, num_samples: int, networks: int = 1, *, warmup: int = 0, smoothness: float = 0.2) -> None:
+    def __init__(self, num_samples: int, *, warmup: int = 0, smoothness: float = 0.2) -> None:
         super().__init__()
         self.num_samples = num_samples
         self.active_from = warmup
         self.smoothness = smoothness
-        self.count = nn.Buffer(torch.zeros(networks, num_samples))  # Welford's algorithm: number of predictions,
-        self.mean = nn.Buffer(torch.zeros(networks, num_samples))  # their mean,
-        self.squares = nn.Buffer(torch.zeros(networks, num_samples))  # and their sum of squared deviations
+        self.count = nn.Buffer(torch.zeros(1, num_samples))  # Welford's algorithm: number of predictions,
+        self.mean = nn.Buffer(torch.zeros(1, num_samples))  # their mean,
+        self.squares = nn.Buffer(torch.zeros(1, num_samples))  # and their sum of squared deviations
         self.weighing = nn.Buffer(torch.tensor(warmup == 0))
 
     def start_round(self, number: int) -> None:

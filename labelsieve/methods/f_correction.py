@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.core.checks import check_choice
-from labelsieve.core.criteria import add_predictions
+from labelsieve.core.criteria import add_predictions, normalize_rows
 from labelsieve.core.losses import Loss, mask_dropped, weighted_mean
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict, sum_over_processes
@@ -29,21 +29,13 @@ def f_correction(
 class ForwardCorrection(Loss):
     """Cross-entropy of the predictions multiplied by the transition matrix T: -log (p T)[label].
 
-    Args:
-        estimate: "stack" takes T from the predictions summed in the previous epoch, after the warm-up. "patrini" trains
-            a first round without correction and takes T from its most confident samples; this holds all predictions in
-            memory, samples x classes.
-        quantile: confidence quantile of the samples used by "patrini".
+    The estimate "stack" takes T from the predictions summed in the previous epoch, after the warm-up. "patrini" trains
+    a first round without correction and takes T from the samples at a quantile of the confidence in each class; this
+    holds all predictions in memory, samples x classes.
     """
 
     def __init__(
-        self,
-        num_classes: int,
-        networks: int = 1,
-        *,
-        warmup: int,
-        estimate: Literal["stack", "patrini"],
-        quantile: float = 0.97,
+        self, num_classes: int, *, warmup: int, estimate: Literal["stack", "patrini"], quantile: float = 0.97
     ) -> None:
         super().__init__()
         if not 0 < quantile <= 1:
@@ -52,9 +44,9 @@ class ForwardCorrection(Loss):
         self.num_classes, self.quantile = num_classes, quantile
         self.active_from = max(1, warmup) if estimate == "stack" else 0
         self.epoch, self.round = 0, 0
-        self.transition = nn.Buffer(torch.eye(num_classes).repeat(networks, 1, 1))  # (N, K, K)
+        self.transition = nn.Buffer(torch.eye(num_classes).unsqueeze(0))  # (1, K, K), T[true, observed]
         self.estimated = nn.Buffer(torch.tensor(False))  # whether Patrini's estimate has been made
-        self.sums = nn.Buffer(torch.zeros(networks, num_classes, num_classes, dtype=torch.int64))
+        self.sums = nn.Buffer(torch.zeros(1, num_classes, num_classes, dtype=torch.int64))  # [observed, predicted]
 
     def start_round(self, number: int) -> None:
         self.round = number
@@ -68,9 +60,10 @@ class ForwardCorrection(Loss):
         self.epoch = epoch
 
     def end_epoch(self, predict: Predict | None) -> None:
-        """Compute T from the summed predictions if the next epoch is after the warm-up."""
+        """After the warm-up, compute T from the summed predictions; a class that was never predicted keeps its row."""
         if self.estimate == "stack" and self.epoch + 1 >= self.active_from:
-            self.transition.copy_(transition_from_stack(sum_over_processes(self.sums), self.transition))
+            sums = sum_over_processes(self.sums).double()
+            self.transition.copy_(normalize_rows(sums.mT, self.transition))
         self.sums.zero_()
 
     def end_round(self, predict: Predict) -> None:
@@ -90,16 +83,6 @@ class ForwardCorrection(Loss):
 
     def tables(self) -> dict[str, Tensor]:
         return {"transition": self.transition}
-
-
-def transition_from_stack(sums: Tensor, fallback: Tensor) -> Tensor:
-    """Return T[true, observed] from predictions summed by label, sums[observed, predicted]: the normalized transpose.
-
-    A class that was never predicted keeps its row of `fallback`.
-    """
-    joint = sums.double().mT
-    total = joint.sum(-1, keepdim=True)
-    return torch.where(total > 0, joint / total, fallback.double()).to(fallback.dtype)
 
 
 def transition_from_confident(probs: Tensor, quantile: float) -> Tensor:

@@ -54,9 +54,7 @@ class Prune(Weigh):
     needs_index = True
     needs_predictions = True
 
-    def __init__(
-        self, num_samples: int, networks: int = 1, *, k: float = 0.5, start: int = 40, every: int = 10
-    ) -> None:
+    def __init__(self, num_samples: int, *, k: float, start: int, every: int) -> None:
         super().__init__()
         if not 0 < k < 1:
             raise ValueError(f"k must be between 0 and 1, got {k}")
@@ -66,7 +64,7 @@ class Prune(Weigh):
         self.k, self.start, self.every = k, start, every
         self.active_from = start or every
         self.epoch = 0
-        self.kept = nn.Buffer(torch.ones(networks, num_samples, dtype=torch.bool))
+        self.kept = nn.Buffer(torch.ones(1, num_samples, dtype=torch.bool))
         self.pruned_for = nn.Buffer(torch.zeros((), dtype=torch.int64))  # epoch of the last pruning
 
     def start_round(self, number: int) -> None:

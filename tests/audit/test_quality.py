@@ -21,7 +21,7 @@ def test_criteria_all_matches_the_training_criterion():
     criterion = CriteriaALL(10, lam=0.5)
     y, p = torch.from_numpy(labels), torch.from_numpy(probs).float()[None]
     criterion.stack(p, y, torch.ones(1, 500, dtype=torch.bool))
-    criterion.update_penalty()
+    criterion.end_epoch(None)
     wanted = (criterion(p, y)[0].numpy() + 0.5) / 1.5
     np.testing.assert_allclose(label_quality(labels, probs, criterion="all", lam=0.5), wanted, atol=1e-5)
 

@@ -14,7 +14,6 @@ from labelsieve.core.select import (
     ALIGN_MEMORY,
     Align,
     Select,
-    align_predictions,
     exact_fraction,
     kept_share,
     ranks,
@@ -181,8 +180,10 @@ def observed(align, probs, labels, valid=None):
 
 def test_aligned_predictions_computed_by_hand():
     """The weights 1/2, 2 and 1 turn 0.5, 0.3 and 0.2 into 0.25, 0.6 and 0.2 before normalization."""
-    frequencies = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[0.25, 0.5, 0.25]])
-    found = align_predictions(torch.tensor([[[0.5, 0.3, 0.2]]]), *frequencies)
+    align = Align(3)
+    align.predicted.copy_(torch.tensor([[0.5, 0.25, 0.25]]))
+    align.observed.copy_(torch.tensor([[0.25, 0.5, 0.25]]))
+    found = align(torch.tensor([[[0.5, 0.3, 0.2]]]))
     assert found[0, 0].tolist() == pytest.approx([0.25 / 1.05, 0.6 / 1.05, 0.2 / 1.05])
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labelsieve import Problem, make
-from labelsieve.methods.f_correction import ForwardCorrection, transition_from_confident, transition_from_stack
+from labelsieve.methods.f_correction import ForwardCorrection, transition_from_confident
 from tests.methods.loops import CLASSES, made_up_training, run
 
 
@@ -32,11 +32,18 @@ def test_minimum_with_the_true_matrix_is_the_clean_posterior():
     assert torch.allclose(logits.softmax(0), clean, atol=1e-3)
 
 
-def test_transition_from_stack_is_the_normalized_transpose():
-    sums = torch.tensor([[[6, 2], [4, 8]]])  # observed 0: predicted 0 in 6, 1 in 2
-    assert torch.allclose(transition_from_stack(sums, torch.eye(2)[None]), torch.tensor([[[0.6, 0.4], [0.2, 0.8]]]))
-    never = torch.tensor([[[5, 0], [1, 0]]])
-    assert torch.equal(transition_from_stack(never, torch.eye(2)[None])[0, 1], torch.tensor([0.0, 1.0]))
+def stacked_transition(sums):
+    """Return the transition matrix after an epoch with these sums of predictions, [observed, predicted]."""
+    loss = ForwardCorrection(2, warmup=0, estimate="stack")
+    loss.sums.copy_(torch.tensor([sums]))
+    loss.end_epoch(None)
+    return loss.transition[0]
+
+
+def test_stacked_transition_is_the_normalized_transpose():
+    transition = stacked_transition([[6, 2], [4, 8]])  # observed 0: predicted 0 in 6, 1 in 2
+    assert torch.allclose(transition, torch.tensor([[0.6, 0.4], [0.2, 0.8]]))
+    assert torch.equal(stacked_transition([[5, 0], [1, 0]])[1], torch.tensor([0.0, 1.0]))  # 1 is never predicted
 
 
 def test_transition_from_confident_uses_the_quantile_of_each_column():

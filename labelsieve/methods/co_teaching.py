@@ -57,11 +57,9 @@ def jocor(p: Problem, criterion: MakeCriterion | None = None, *, ramp: int = 15,
 
 
 class SelectDisagreed(Select):
-    """Co-teaching+: select among the samples on which the networks disagree, and exchange the selections.
+    """Co-teaching+: from epoch `disagree_from` on, select among the samples on which the networks disagree.
 
-    Args:
-        disagree_from: first epoch of the restriction; before it, all samples are candidates.
-        all_if_agreed: use the whole batch if the networks agree on all of it; otherwise nothing is learnt from it.
+    If they agree on the whole batch, all of it is used (`all_if_agreed`) or nothing is learnt from it.
     """
 
     num_kept_is_fixed = False
@@ -89,8 +87,6 @@ class CriteriaJoint(Criterion):
 
     def __init__(self, num_classes: int, networks: int = 2, *, agreement: float = 0.9) -> None:
         super().__init__(num_classes, networks)
-        if networks != 2:
-            raise ValueError("the joint criterion compares two networks: use it with jocor")
         self.agreement = agreement
 
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:

@@ -29,8 +29,6 @@ class ConfidenceRegularized(Loss):
 
     def __init__(self, num_classes: int, *, beta: float, start: int, full: int) -> None:
         super().__init__()
-        if not 0 <= start <= full:
-            raise ValueError(f"start must be between 0 and full, got {start} and {full}")
         self.num_classes, self.max_beta, self.active_from, self.full = num_classes, beta, start, full
         self.beta = nn.Buffer(torch.zeros(()))
         self.prior = nn.Buffer(torch.full((num_classes,), 1 / num_classes))

@@ -22,11 +22,8 @@ class LatentClass(Relabel):
     """Draw the target from prediction times transition probability, and count the transitions from the draws.
 
     The targets of the warm-up, at least one epoch, are the observed labels. The counts start from the predictions at
-    its end. The draws of an epoch depend on `seed` and the epoch only.
-
-    Args:
-        prior: number added to each count.
-        refresh: number of steps between two updates of the transition matrix.
+    its end, and `prior` is added to each. The transition matrix is updated every `refresh` steps. The draws of an epoch
+    depend on `seed` and the epoch only.
     """
 
     needs_index = True
@@ -56,7 +53,7 @@ class LatentClass(Relabel):
         if epoch >= self.active_from and not self.is_initialized():
             raise ValueError("lccn needs predictions for the training set: call method.end_epoch(predict)")
         self.epoch = epoch
-        self.drawing.fill_(epoch >= self.active_from and self.is_initialized())
+        self.drawing.fill_(epoch >= self.active_from)
         generator = torch.Generator().manual_seed(self.seed ^ epoch)
         self.draws.copy_(torch.rand(self.draws.shape, generator=generator))
 
@@ -79,7 +76,7 @@ class LatentClass(Relabel):
         counts = self.counts + self.prior
         return counts / counts.sum(1, keepdim=True)
 
-    def draw(self, probs: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+    def draw(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         """Draw the latent class of each sample by inverting its cumulative posterior, (B)."""
         posterior = probs[0] * self.transition[:, labels].T
         cumulative = posterior.cumsum(-1)
@@ -87,12 +84,10 @@ class LatentClass(Relabel):
         return (cumulative <= threshold).sum(1).clamp(max=probs.shape[-1] - 1)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-        assert index is not None
         target = torch.where(self.drawing, self.draw(probs, labels, index), labels)
         return target.expand(probs.shape[:-1]), weight
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
-        assert index is not None
         moves = (valid[0] & self.drawing).long()
         old, new = self.latent[index].long(), self.draw(probs, labels, index)
         self.counts.index_put_((old.clamp(min=0), labels), -moves, accumulate=True)

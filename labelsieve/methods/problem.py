@@ -59,16 +59,13 @@ class Problem:
 def select_clean(p: Problem, criterion: MakeCriterion | None, floor: float = 0.0, align: bool = False) -> list[Weigh]:
     """Return the part that keeps the share 1 - ε of each batch after the warm-up; no part without a criterion.
 
-    Args:
-        floor: minimum share kept of each label, as a part of 1 - ε.
-        align: score predictions that are reweighted so that each class is predicted as often as it is observed.
+    `floor` is the minimum share kept of each label, as a part of 1 - ε; `align` scores the predictions after `Align`.
     """
-    share = kept_share(p.noise_rate)
     if criterion is None:
         return []
     if not 0 <= floor <= 1:
         raise ValueError(f"floor must be in [0, 1], got {floor}")
-    keep = partial(constant_share, share)
+    keep = partial(constant_share, kept_share(p.noise_rate))
     part = Align(p.num_classes) if align else None
     return [Select(criterion(p.num_classes, 1), keep, warmup=p.warmup, floor=exact_fraction(floor), align=part)]
 

@@ -28,10 +28,19 @@ def selfie(
 ) -> Method:
     """Train on clean samples and on samples whose past predictions are consistent, relabelled by these predictions.
 
-    The length of the history is at most 15 by default.
+    The length of the history is at most 15 by default. With `recompute`, the kept share is at least the share of
+    samples that were corrected in earlier rounds.
     """
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")
     length = min(15, p.warmup) if history is None else history
-    return refurbishing(p, criterion, threshold, length, rounds, clean_first, recompute)
+    share, samples = kept_share(p.noise_rate), require_num_samples(p)
+    refurbish = Refurbish(
+        p.num_classes, samples, warmup=p.warmup, threshold=threshold, history=length, clean_first=clean_first
+    )
+    keep = partial(refurbish.share_at_least if recompute else constant_share, share)
+    select = Select(criterion(p.num_classes, 1), keep, warmup=p.warmup)
+    return Method(CrossEntropy(), [select], refurbish, rounds=rounds)
 
 
 @register("selfie-prop")
@@ -50,39 +59,17 @@ def selfie_prop(
     The length of the history is at most 25 by default.
     """
     length = min(25, p.warmup) if history is None else history
-    return refurbishing(p, criterion, threshold, length, rounds, clean_first, recompute)
-
-
-def refurbishing(
-    p: Problem,
-    criterion: MakeCriterion,
-    threshold: float,
-    history: int,
-    rounds: int,
-    clean_first: bool,
-    recompute: bool,
-) -> Method:
-    """Return SELFIE; with `recompute`, it keeps at least the share of samples corrected in earlier rounds."""
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1, got {rounds}")
-    share, samples = kept_share(p.noise_rate), require_num_samples(p)
-    refurbish = Refurbish(
-        p.num_classes, samples, warmup=p.warmup, threshold=threshold, history=history, clean_first=clean_first
+    return selfie(
+        p, criterion, threshold=threshold, history=length, rounds=rounds, clean_first=clean_first, recompute=recompute
     )
-    keep = partial(refurbish.share_at_least if recompute else constant_share, share)
-    select = Select(criterion(p.num_classes, 1), keep, warmup=p.warmup)
-    return Method(CrossEntropy(), [select], refurbish, rounds=rounds)
 
 
 class Refurbish(Relabel):
     """Correct the label of a sample if its last predictions are consistent, and give it weight 1.
 
-    Corrections are kept when the networks are restarted; the history is cleared.
-
-    Args:
-        threshold: largest normalized entropy of the history at which it counts as consistent.
-        history: number of past predictions that are stored.
-        clean_first: a sample that was selected as clean keeps its observed label (SELFIE-Prop's overlap rule).
+    The last `history` predictions are consistent if their normalized entropy is at most `threshold`. With `clean_first`
+    (SELFIE-Prop), a sample that was selected as clean keeps its observed label. When the networks are restarted,
+    corrections are kept and the history is cleared.
     """
 
     needs_index = True
@@ -116,7 +103,7 @@ class Refurbish(Relabel):
         """Return the kept share: at least the share of samples corrected before this round."""
         return max(share, Fraction(int(self.corrected_before), len(self.corrected)))
 
-    def correction_of(self, index: Tensor) -> Tensor:
+    def correction_of(self, index: Tensor | None) -> Tensor:
         """Return the corrected label of each sample, -1 if none; a consistent history replaces an earlier one. (B)"""
         history = self.history[index]
         entropy, most_frequent = normalized_entropy(history, self.num_classes)
@@ -124,7 +111,6 @@ class Refurbish(Relabel):
         return torch.where(consistent, most_frequent, self.corrected[index].long())
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-        assert index is not None
         correction = self.correction_of(index)
         corrected = correction != NO_LABEL
         used = corrected & (weight == 0) if self.clean_first else corrected.expand_as(weight)
@@ -133,7 +119,6 @@ class Refurbish(Relabel):
         return target, torch.where(used, 1.0, weight)
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
-        assert index is not None
         applied = valid[0]
         correction = torch.where(applied, self.correction_of(index), self.corrected[index].long())
         self.corrected[index] = correction.to(self.corrected.dtype)

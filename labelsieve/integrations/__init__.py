@@ -5,7 +5,7 @@ Modules:
 * ``sklearn``: ``SieveClassifier``, a scikit-learn classifier.
 * ``lightning``: ``SieveCallback``, a callback for Lightning's Trainer.
 * ``huggingface``: ``SieveTrainer``, a Trainer for Hugging Face Transformers.
-* ``common``: checks, datasets with positions and learning-rate scaling, shared by the adapters.
+* ``common``: checks and learning-rate scaling, shared by the adapters.
 
 Import the modules directly: importing this package imports none of the libraries.
 """

@@ -1,23 +1,14 @@
-"""Code shared by the adapters: checks before a training, datasets with positions, learning-rate scaling.
+"""Code shared by the adapters: checks before a training, and learning-rate scaling.
 
 The checks raise InputError where a training would run but silently do something else than the method requires.
 """
 
 import warnings
-from collections.abc import Iterable
-from typing import Any
 
-import torch
 from torch.optim import Optimizer
-from torch.utils.data import Dataset, IterableDataset
 
 from labelsieve.core.method import Method
 from labelsieve.errors import InputError
-
-INDEX = "labelsieve_index"  # the column with the positions of the samples
-
-
-# ---- checks --------------------------------------------------------------------------------------------------------
 
 
 def check_method(method: object) -> None:
@@ -54,26 +45,6 @@ def check_rounds(method: Method) -> None:
         )
 
 
-def check_optimizers(method: Method, optimizers: Iterable[Optimizer]) -> None:
-    """Raise InputError if the method's own parameters are not in separate groups of an SGD optimizer."""
-    own = set(method.parameters())
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            inside = own.intersection(group["params"])
-            if inside and not isinstance(optimizer, torch.optim.SGD):
-                raise InputError(
-                    "the method's own parameters need plain gradient descent: pass method.parameter_groups() "
-                    f"to torch.optim.SGD, not to {type(optimizer).__name__}"
-                )
-            if inside == set(group["params"]):
-                own -= inside
-    if own:
-        raise InputError(
-            "no optimizer has the method's own parameters in separate groups: pass it method.parameter_groups() "
-            "in addition to the parameters of the network"
-        )
-
-
 def check_drop_last(method: Method, drop_last: bool) -> None:
     """Raise InputError if the method needs complete batches and the last one may be incomplete."""
     if method.drop_last and not drop_last:
@@ -81,51 +52,6 @@ def check_drop_last(method: Method, drop_last: bool) -> None:
             "this method needs complete batches: the data loader must drop an incomplete last batch "
             "(drop_last=True; dataloader_drop_last=True in TrainingArguments)"
         )
-
-
-def smallest_kept_share(method: Method) -> float | None:
-    """Return the share of each batch that is kept in this epoch, or None if the method does not select."""
-    shares = [float(part.kept_share) for part in method.selections]
-    return min(shares) if shares else None
-
-
-# ---- datasets with positions ---------------------------------------------------------------------------------------
-
-
-class IndexedDataset(Dataset[dict[str, Any]]):
-    """A dataset of dicts that adds the position of each sample under the key INDEX."""
-
-    def __init__(self, samples: Any) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, position: int) -> dict[str, Any]:
-        return {**self.samples[position], INDEX: position}
-
-    def __getitems__(self, positions: list[int]) -> list[dict[str, Any]]:
-        """Return a batch; datasets.Dataset reads it much faster at once than sample by sample."""
-        if not hasattr(self.samples, "__getitems__"):
-            return [self[position] for position in positions]
-        samples = self.samples.__getitems__(positions)
-        return [{**sample, INDEX: position} for sample, position in zip(samples, positions, strict=True)]
-
-
-def add_index(dataset: Any, method: Method) -> IndexedDataset:
-    """Return a training set with positions; raise InputError if it has none or the method expects another size."""
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-        raise InputError("this method stores values per sample: it needs a train_dataset with a length and positions")
-    for part in method.parts():
-        if part.num_samples not in (0, len(dataset)):
-            raise InputError(
-                f"the method was made for {part.num_samples} samples, train_dataset has {len(dataset)}: "
-                f"use Problem(num_samples={len(dataset)})"
-            )
-    return IndexedDataset(dataset)
-
-
-# ---- learning rate -------------------------------------------------------------------------------------------------
 
 
 class LearningRateScaler:

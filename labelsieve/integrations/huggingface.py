@@ -9,22 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from labelsieve.core.method import Method
 from labelsieve.errors import InputError
-from labelsieve.integrations.common import (
-    INDEX,
-    LearningRateScaler,
-    add_index,
-    check_drop_last,
-    check_method,
-    check_rounds,
-    check_warmup,
-    warn_if_warmup_never_ended,
-)
+from labelsieve.integrations import common
 
+INDEX = "labelsieve_index"  # the column with the positions of the samples
 STATE_FILE = "labelsieve.pt"  # the state of the method in the folder of a checkpoint
 
 
@@ -32,14 +25,12 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
     """A Trainer with a method as loss: `SieveTrainer(model=..., args=..., train_dataset=..., method=method)`."""
 
     def __init__(self, *args: Any, method: Method, **kwargs: Any) -> None:
-        check_method(method)
+        common.check_method(method)
         super().__init__(*args, **kwargs)
         check_supported_method(method)
-        check_task(self.model)
-        check_arguments(method, self.args)
-        check_loss_and_optimizer(method, self.compute_loss_func, self.optimizer)
+        check_arguments(method, self)
         self.method = method
-        self.label_names = [label_name(self.args.label_names)]
+        self.label_names = self.args.label_names or ["labels"]
         self.model_accepts_loss_kwargs = False  # the loss is the mean of a batch, and Trainer averages over batches
         if method.needs_index:
             self.train_dataset: Any = add_index(self.train_dataset, method)
@@ -91,12 +82,12 @@ class MethodCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, method: Method) -> None:
         self.method = method
         self.next_epoch = 0
-        self.scaler = LearningRateScaler(method)
+        self.scaler = common.LearningRateScaler(method)
         groups = method.parameter_groups()
         self.own_optimizer = torch.optim.SGD(groups, lr=0.0) if groups else None
 
     def on_train_begin(self, args: Any, state: Any, *others: Any, **named: Any) -> None:
-        check_warmup(self.method, state.num_train_epochs)
+        common.check_warmup(self.method, state.num_train_epochs)
         self.next_epoch = int(state.epoch or 0)
 
     def on_epoch_begin(self, *others: Any, **named: Any) -> None:
@@ -107,7 +98,7 @@ class MethodCallback(TrainerCallback):  # type: ignore[misc]
         self.method.end_epoch()
 
     def on_train_end(self, *others: Any, **named: Any) -> None:
-        warn_if_warmup_never_ended(self.method)
+        common.warn_if_warmup_never_ended(self.method)
 
     def on_pre_optimizer_step(self, *others: Any, optimizer: Optimizer, **named: Any) -> None:
         self.scaler.apply(optimizer)
@@ -119,22 +110,47 @@ class MethodCallback(TrainerCallback):  # type: ignore[misc]
             self.own_optimizer.zero_grad()  # Trainer resets only the gradients of the model
 
 
-def label_name(names: list[str] | None) -> str:
-    """Return the name of the labels among the inputs."""
-    if names is not None and len(names) != 1:
-        raise InputError(f"a method needs one label per sample, but args.label_names is {names}")
-    return names[0] if names else "labels"
+class IndexedDataset(Dataset[dict[str, Any]]):
+    """A dataset of dicts that adds the position of each sample under the key INDEX."""
+
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        return {**self.samples[position], INDEX: position}
+
+    def __getitems__(self, positions: list[int]) -> list[dict[str, Any]]:
+        """Return a batch; datasets.Dataset reads it much faster at once than sample by sample."""
+        if not hasattr(self.samples, "__getitems__"):
+            return [self[position] for position in positions]
+        samples = self.samples.__getitems__(positions)
+        return [{**sample, INDEX: position} for sample, position in zip(samples, positions, strict=True)]
 
 
-def pop_labels(inputs: dict[str, Any], name: str) -> Tensor:
+def add_index(dataset: Any, method: Method) -> IndexedDataset:
+    """Return a training set with positions; raise InputError if it has none or the method expects another size."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise InputError("this method stores values per sample: it needs a train_dataset with a length and positions")
+    for part in method.parts():
+        if part.num_samples not in (0, len(dataset)):
+            raise InputError(
+                f"the method was made for {part.num_samples} samples, train_dataset has {len(dataset)}: "
+                f"use Problem(num_samples={len(dataset)})"
+            )
+    return IndexedDataset(dataset)
+
+
+def pop_labels(inputs: dict[str, Tensor], name: str) -> Tensor:
     """Remove the labels from the inputs and return them."""
     if name not in inputs:
         raise InputError(
             f"the inputs have no {name!r}, only {', '.join(sorted(inputs.keys() - {INDEX}))}: add integer labels under "
             "this name, or name another column with TrainingArguments(label_names=[...])"
         )
-    labels: Tensor = inputs.pop(name)
-    return labels
+    return inputs.pop(name)
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -157,7 +173,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def check_supported_method(method: Method) -> None:
     """Raise InputError if the method needs more than a Trainer provides."""
-    check_rounds(method)
+    common.check_rounds(method)
     if method.networks > 1:
         raise InputError(f"this method trains {method.networks} networks, but a Trainer has one; use another method")
     if method.regularizer is not None:
@@ -168,27 +184,22 @@ def check_supported_method(method: Method) -> None:
         )
 
 
-def check_task(model: Any) -> None:
-    """Raise InputError if the model does not predict one class per sample."""
-    task = getattr(getattr(model, "config", None), "problem_type", None)
+def check_arguments(method: Method, trainer: Trainer) -> None:
+    """Raise InputError for a task, training arguments, a loss or an optimizer that do not work with a method."""
+    args, optimizer = trainer.args, trainer.optimizer
+    task = getattr(getattr(trainer.model, "config", None), "problem_type", None)
     if task not in (None, "single_label_classification"):
         raise InputError(f"a method needs one class per sample, but the model's problem_type is {task}")
-
-
-def check_arguments(method: Method, args: Any) -> None:
-    """Raise InputError for training arguments that do not work with a method."""
+    if args.label_names is not None and len(args.label_names) != 1:
+        raise InputError(f"a method needs one label per sample, but args.label_names is {args.label_names}")
     if args.label_smoothing_factor:
         raise InputError("the method is the loss: label_smoothing_factor must be 0")
     if args.auto_find_batch_size:
         raise InputError("the method would keep the state of failed attempts: auto_find_batch_size must be False")
     if args.fp16 and method.parameter_groups():
         raise InputError("the method's own parameters cannot use scaled gradients: use bf16 instead of fp16")
-    check_drop_last(method, args.dataloader_drop_last)
-
-
-def check_loss_and_optimizer(method: Method, loss: object, optimizer: Optimizer | None) -> None:
-    """Raise InputError for another loss, or for an optimizer that contains the method's own parameters."""
-    if loss is not None:
+    common.check_drop_last(method, args.dataloader_drop_last)
+    if trainer.compute_loss_func is not None:
         raise InputError("the method is the loss: remove compute_loss_func")
     groups = optimizer.param_groups if optimizer is not None else []
     if any(set(method.parameters()).intersection(group["params"]) for group in groups):

@@ -1,28 +1,20 @@
 """SieveCallback: use a method as the loss in a Lightning training."""
 
 import math
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
+from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from labelsieve.core.method import NO_EPOCH, Method, constant_lr
 from labelsieve.core.part import Predict
 from labelsieve.errors import InputError
-from labelsieve.integrations.common import (
-    LearningRateScaler,
-    check_drop_last,
-    check_method,
-    check_optimizers,
-    check_rounds,
-    check_warmup,
-    smallest_kept_share,
-    warn_if_warmup_never_ended,
-)
+from labelsieve.integrations import common
 
 DDP_IGNORE = "_ddp_params_and_buffers_to_ignore"  # attribute of a module that DistributedDataParallel reads
 
@@ -39,10 +31,10 @@ class SieveCallback(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, method: Method, predict: Predict | None = None) -> None:
-        check_method(method)
+        common.check_method(method)
         self.method = method
         self.predict = predict
-        self.scaler = LearningRateScaler(method)
+        self.scaler = common.LearningRateScaler(method)
         self.hooks: list[RemovableHandle] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -53,7 +45,7 @@ class SieveCallback(Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.method.to(pl_module.device)
         self.method.train()
-        check_rounds(self.method)
+        common.check_rounds(self.method)
         check_optimizers(self.method, trainer.optimizers)
         if self.method.needs_predictions and self.predict is None:
             raise InputError(
@@ -63,8 +55,8 @@ class SieveCallback(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.fast_dev_run:
-            check_warmup(self.method, max_epochs(trainer))
-        check_drop_last(self.method, has_only_complete_batches(trainer.train_dataloader))
+            common.check_warmup(self.method, max_epochs(trainer))
+        common.check_drop_last(self.method, has_only_complete_batches(trainer.train_dataloader))
         if self.method.lr_scale is not constant_lr:
             for optimizer in trainer.optimizers:
                 self.hooks.append(optimizer.register_step_pre_hook(self.scaler.apply))
@@ -81,18 +73,18 @@ class SieveCallback(Callback):  # type: ignore[misc]
         if self.method.current_epoch is None:
             self.method.to(pl_module.device).start_epoch(trainer.current_epoch)
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.on_validation_start(trainer, pl_module)
+    on_test_start = on_validation_start
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if (share := smallest_kept_share(self.method)) is not None:
+        if self.method.selections:
+            share = min(float(part.kept_share) for part in self.method.selections)
             pl_module.log("labelsieve/kept_share", share, sync_dist=True)
         self._end_epoch(pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._remove_hooks()
         if not trainer.fast_dev_run:
-            warn_if_warmup_never_ended(self.method)
+            common.warn_if_warmup_never_ended(self.method)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.scaler.restore()
@@ -120,6 +112,26 @@ class SieveCallback(Callback):  # type: ignore[misc]
     def _end_epoch(self, module: nn.Module) -> None:
         with eval_mode(module):
             self.method.end_epoch(self.predict)
+
+
+def check_optimizers(method: Method, optimizers: Iterable[Optimizer]) -> None:
+    """Raise InputError if the method's own parameters are not in separate groups of an SGD optimizer."""
+    own = set(method.parameters())
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            inside = own.intersection(group["params"])
+            if inside and not isinstance(optimizer, SGD):
+                raise InputError(
+                    "the method's own parameters need plain gradient descent: pass method.parameter_groups() "
+                    f"to torch.optim.SGD, not to {type(optimizer).__name__}"
+                )
+            if inside == set(group["params"]):
+                own -= inside
+    if own:
+        raise InputError(
+            "no optimizer has the method's own parameters in separate groups: pass it method.parameter_groups() "
+            "in addition to the parameters of the network"
+        )
 
 
 def buffer_names(module: nn.Module, method: Method) -> list[str]:

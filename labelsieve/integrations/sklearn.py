@@ -24,6 +24,7 @@ from labelsieve.audit import Interval, estimate_noise, label_quality
 from labelsieve.core.checks import BATCH_TOO_SMALL, look_like_probabilities
 from labelsieve.core.method import Method
 from labelsieve.data.arrays import image_tensor
+from labelsieve.data.classes import Array
 from labelsieve.data.sets import Labelled
 from labelsieve.errors import Diverged, InputError
 from labelsieve.integrations.common import check_warmup
@@ -32,8 +33,6 @@ from labelsieve.models import ModelFactory, default_model, make_model
 from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
 from labelsieve.runtime import best_device, prediction_batch_size, usable_device
 from labelsieve.train import Result, StopFlag, Training, fit
-
-Array = np.ndarray[Any, Any]
 
 FOLDS = 5  # plain trainings that estimate the noise rate
 SHORT = 1 / 3  # fraction of the epochs: the length of these trainings, and the default warm-up
@@ -139,8 +138,9 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels, probs = train.labels.numpy(), out_of_fold_probabilities(trainer, train) if auto else None
         rate = Interval(given, given, given) if probs is None else estimate_noise(labels, probs).rate
         method = method_at(rate.estimate)
-        if rate.low > 0:  # otherwise all labels may be correct, and no sample has to be left out
-            warn_if_batch_too_small(method, trainer.training.batch)
+        size, least = trainer.training.batch, max((part.smallest_batch() for part in method.selections), default=0)
+        if size < least and rate.low > 0:  # otherwise all labels may be correct, and no sample has to be left out
+            warnings.warn(BATCH_TOO_SMALL.format(size=size, least=least), stacklevel=3)
         network, result = trainer.train(method, train)
         penalty = result.chosen.tables.get("penalty")  # (N, K, K)
         if probs is None:
@@ -304,8 +304,9 @@ def check_settings(settings: SieveClassifier) -> None:
     check_scalar(settings.weight_decay, "weight_decay", Real, min_val=0)
     if settings.warmup is not None:
         check_scalar(settings.warmup, "warmup", Integral, min_val=0)
-    if not is_auto(settings.noise_rate) and not is_share(settings.noise_rate):
-        raise InputError(f'noise_rate must be a number from 0 to below 1, or "auto", got {settings.noise_rate!r}')
+    rate: object = settings.noise_rate
+    if not is_auto(rate) and not (isinstance(rate, Real) and 0 <= float(rate) < 1):
+        raise InputError(f'noise_rate must be a number from 0 to below 1, or "auto", got {rate!r}')
     if settings.options is not None and not isinstance(settings.options, Mapping):
         raise InputError(f'options must be a dict such as {{"lam": 0.5}}, got {settings.options!r}')
     if not isinstance(settings.model, str) and not callable(settings.model):
@@ -313,13 +314,8 @@ def check_settings(settings: SieveClassifier) -> None:
 
 
 def is_auto(noise_rate: object) -> bool:
-    """Return whether the noise rate is to be estimated."""
+    """Return True if the noise rate is to be estimated."""
     return isinstance(noise_rate, str) and noise_rate == "auto"  # == with an array would not return a bool
-
-
-def is_share(noise_rate: object) -> bool:
-    """Return whether a value is a number from 0 to below 1."""
-    return isinstance(noise_rate, Real) and 0 <= float(noise_rate) < 1
 
 
 def check_model(make_one: Callable[[], nn.Module], train: Labelled) -> None:
@@ -339,13 +335,6 @@ def check_model(make_one: Callable[[], nn.Module], train: Labelled) -> None:
         )
     if look_like_probabilities(logits):
         raise InputError("the model must return logits, but its output looks like probabilities: remove the softmax")
-
-
-def warn_if_batch_too_small(method: Method, batch: int) -> None:
-    """Warn if the batch size is too small to leave out samples."""
-    least = max((part.smallest_batch() for part in method.selections), default=0)
-    if batch < least:
-        warnings.warn(BATCH_TOO_SMALL.format(size=batch, least=least), stacklevel=4)
 
 
 def find_device(name: str) -> torch.device:

@@ -35,24 +35,29 @@ def test_pickle_that_calls_a_function_is_an_error_and_calls_nothing(tmp_path, pr
     [
         (b"(S'touch canary'\nios\nsystem\n.", "tries to run os.system"),
         (b"(cos\nsystem\nS'touch canary'\no.", "tries to run os.system"),
-        (b"\x80\x02cnumpy\ndtype\n)\x81.", "opcode NEWOBJ"),
-        (b"\x80\x02\x82\x01.", "opcode EXT1"),
-        (b"\x80\x02Pname\n.", "opcode PERSID"),
+        (b"\x80\x02cnumpy\ndtype\n)\x81.", "truncated or damaged"),
+        (b"\x80\x02\x82\x01.", "truncated or damaged"),
+        (b"\x80\x02Pname\n.", "refers to an object outside the file"),
         (b"\x80\x04\x8c\x02o\n\x8c\x03a\x1bb\x93.", "tries to run o\\n.a\\x1bb"),
-        (b"\x80\x02K\x01)R.", "tries to run a value"),
+        (b"\x80\x02K\x01)R.", "truncated or damaged"),
         (b"\x80\x02cnumpy\nndarray\n)R.", "calls numpy.ndarray with unknown arguments"),
-        (b"\x80\x02}K\x01b.", "sets the state of another object"),
-        (b"\x80\x02}}\x85K\x01s.", "keys are not names"),
-        (b"\x80\x02K\x01K\x02a.", "not a list"),
+        (b"\x80\x02}K\x01b.", "truncated or damaged"),
+        (b"\x80\x02}}\x85K\x01s.", "truncated or damaged"),
+        (b"\x80\x02K\x01K\x02a.", "truncated or damaged"),
         (
             b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00utf-7\x86R.",
             "calls _codecs.encode with unknown arguments",
         ),
         (b"\x80\x02r\xff\xff\xff\xff.", "truncated or damaged"),
+        (b"\x80\x02]r\xff\xff\xff\xff.", "truncated or damaged"),
         (b"\x80\x02h\x07.", "truncated or damaged"),
         (b"\x80\x02.", "truncated or damaged"),
         (b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.", "truncated or damaged"),
         (pickle.dumps(np.array([{}]), 2), "an array of dtype O8"),
+        (pickle.dumps(np.array({}), 2), "a value of type array"),
+        (pickle.dumps({"a": {1}}, 4), "a value of type set"),
+        (pickle.dumps(np.dtype("u1"), 4), "a value of type dtype"),
+        (pickle.dumps(np.ndarray, 4), "a value of type symbol"),
         (pickle.dumps(np.array(["text"]), 2), "an array of dtype U4"),
         (pickle.dumps(np.zeros(2, dtype=[("a", "i4")]), 2), "an array of dtype V4"),
         (pickle.dumps(np.zeros(2, dtype="M8[s]"), 2), "an array of dtype M8"),
@@ -94,7 +99,7 @@ def test_plain_values_equal_pickle_loads(value, protocol):
 def test_arrays_equal_pickle_loads(dtype, protocol):
     array = RNG.integers(0, 100, (3, 4)).astype(dtype)
     first, second, turned = load_plain(pickle.dumps([array, array, array.T], protocol), "x")
-    assert first is second and first.dtype == array.dtype
+    assert first is second and first.dtype == array.dtype.newbyteorder("=")
     assert first.tolist() == array.tolist() and turned.tolist() == array.T.tolist()
 
 

@@ -260,13 +260,17 @@ def predict_logits(network: nn.Module, samples: Labelled, device: torch.device) 
 
 
 def to_samples(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Labelled:
-    """Return labelled samples: images unchanged, features standardised."""
+    """Return labelled samples: images unchanged, features standardised as float64."""
     if (X.ndim == 2) != (scaler is not None):
         raise InputError("fit and predict need the same kind of X: features (n, features) or images (n, height, width)")
     if scaler is None:
         inputs = image_tensor(np.require(X, requirements="W"), "X")  # torch warns about read-only arrays
     else:
-        inputs = torch.from_numpy(standardise_features(X, scaler))
+        with np.errstate(all="ignore"):
+            rows = scaler.transform(X.astype(np.float64))
+        if not np.isfinite(rows).all():
+            raise InputError("X has values that are too large compared with those passed to fit")
+        inputs = torch.from_numpy(rows)
     return Labelled(inputs, torch.from_numpy(numbers), [str(number) for number in range(num_classes)])
 
 
@@ -278,15 +282,6 @@ def fit_scaler(X: Array) -> StandardScaler:
     if len(too_large):
         raise InputError(f"column {too_large[0]} of X has values too large to standardise; scale it first")
     return scaler
-
-
-def standardise_features(X: Array, scaler: StandardScaler) -> Array:
-    """Return the standardised features (n, features), float64."""
-    with np.errstate(all="ignore"):
-        rows: Array = scaler.transform(X.astype(np.float64))
-    if not np.isfinite(rows).all():
-        raise InputError("X has values that are too large compared with those passed to fit")
-    return rows
 
 
 # ---- checks --------------------------------------------------------------------------------------------------------

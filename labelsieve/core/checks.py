@@ -63,7 +63,7 @@ class LoopMonitor:
     def __init__(self) -> None:
         self.warned: set[str] = set()
         self.small_batches = 0  # in a row
-        self.epoch: int | None = None
+        self.epoch: int | None = None  # of the last call of check_first_batch
         self.parameter_versions: list[int] = []  # of the method's own parameters at the start of the epoch
 
     def warn(self, kind: str, message: str) -> None:
@@ -88,13 +88,11 @@ class LoopMonitor:
             )
 
     def check_first_batch(self, epoch: int | None, method: nn.Module, needs_index: bool, logits: Tensor) -> None:
-        """Run the slower checks, in the first batch of an epoch only.
+        """Run the slower checks, which are called in the first batch of an epoch only.
 
         Warn if no optimizer has changed the method's own parameters for a whole epoch, if a method that stores values
         per sample is trained by several processes, or if the logits look like probabilities.
         """
-        if epoch == self.epoch:
-            return
         self.epoch = epoch
         versions = [parameter._version for parameter in method.parameters()]
         if versions and versions == self.parameter_versions:

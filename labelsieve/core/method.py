@@ -259,7 +259,8 @@ class Method(nn.Module):
         if not learning:
             return
         self.monitor.check_batch_size(len(labels), max((part.warn_below for part in self.selections), default=0))
-        self.monitor.check_first_batch(self.current_epoch, self, self.needs_index, logits)
+        if self.monitor.epoch != self.current_epoch:
+            self.monitor.check_first_batch(self.current_epoch, self, self.needs_index, logits)
 
 
 def constant_lr(epoch: int) -> float:

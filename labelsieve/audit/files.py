@@ -35,7 +35,6 @@ PRINTED_SAMPLES = 10
 PRINTED_TEXT = 100  # characters
 VIEW_KINDS = ("image", "text", "row")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-LABEL_STUDIO_CONTROL = "label"  # name of the choices in the labelling configuration
 LABEL_STUDIO_FILES = "/data/local-files/?d="  # prefix of files below Label Studio's document root
 
 
@@ -55,7 +54,10 @@ def write_audit(
     samples themselves if they are texts, `export` the names of additional formats (keys of EXPORTS).
     """
     exports = [EXPORTS[name][0] for name in export]
-    refuse_foreign_files(out, exports)
+    refuse_others(out / "labels.csv", ",".join(COLUMNS), ",".join((*COLUMNS, "text")))
+    if not (out / "labels.csv").exists():  # no audit is here: it would have written this file first
+        for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
+            refuse_others(out / name)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):
@@ -79,14 +81,6 @@ def write_audit(
     write_atomically(out / "summary.json", json_bytes(facts))
     print(terminal_summary(findings, facts, texts))
     print(f"\n{len(findings):,} samples in {out}: {', '.join(['labels.csv', *exports])}")
-
-
-def refuse_foreign_files(out: Path, exports: Sequence[str]) -> None:
-    """Raise InputError if a file that no audit wrote would be overwritten."""
-    refuse_others(out / "labels.csv", ",".join(COLUMNS), ",".join((*COLUMNS, "text")))
-    if not (out / "labels.csv").exists():  # an audit writes it first
-        for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
-            refuse_others(out / name)
 
 
 def labels_csv(findings: Findings, texts: Sequence[str] | None = None) -> bytes:
@@ -232,7 +226,7 @@ def label_studio_task(row: Mapping[str, Any], view: Mapping[str, Any]) -> dict[s
         content = LABEL_STUDIO_FILES + quote(file, errors="surrogateescape")
     facts = {name: row[name] for name in ("index", "id", "given_label", "label_quality", "why")}
     value = {"choices": [row["suggested_label"]]}
-    choice = {"from_name": LABEL_STUDIO_CONTROL, "to_name": kind, "type": "choices", "value": value}
+    choice = {"from_name": "label", "to_name": kind, "type": "choices", "value": value}
     prediction = {"model_version": "labelsieve", "score": round(1 - row["label_quality"], 6), "result": [choice]}
     return {"data": {**facts, kind: content}, "predictions": [prediction]}
 

@@ -121,33 +121,25 @@ def findings_from_guesses(
         rate: Noise rate, if it is known better from held-out samples; class shares are scaled to add up to it.
         out_of_sample: Whether the classifier was not trained on the labels that it judges.
     """
+    labels, decided = guesses.labels, guesses.decided
     unmixed = unmix(guesses) if out_of_sample else (guesses, estimate_label_given_true(guesses))
     quality = label_probability(*unmixed)
     if training is not None:
         quality = add_training_margin(quality, *training)
-    if guesses.decided is not None:
-        quality = np.where(guesses.decided, 1.0, quality)
+    if decided is not None:
+        quality = np.where(decided, 1.0, quality)
     issues = quality < THRESHOLD
     other = most_probable_others(*unmixed)
     noise = estimate_out_of_sample_noise(guesses, unmixed) if out_of_sample else estimate_in_sample_noise(guesses)
     if rate is not None:
         rate = rate._replace(high=max(rate.high, float(issues.mean())))  # the range includes the issues
-        noise = reconcile(noise, rate, np.bincount(guesses.labels, minlength=guesses.num_classes))
+        noise = reconcile(noise, rate, np.bincount(labels, minlength=guesses.num_classes))
     likelihood = np.where(guesses.likeliest == other[:, None], guesses.likelihood, 0).sum(1)  # of the other class
-    doubted = issues | (likelihood > guesses.confidence)
+    suggested = np.where(issues | (likelihood > guesses.confidence), other, labels)
+    why = reasons(guesses, other, likelihood, issues, noise.matrix, classes, remarks)
+    ids = ids if ids is not None else [str(index) for index in range(len(guesses))]
     return Findings(
-        classes,
-        ids if ids is not None else [str(index) for index in range(len(guesses))],
-        guesses.labels,
-        np.where(doubted, other, guesses.labels),
-        quality,
-        issues,
-        reasons(guesses, other, likelihood, issues, noise.matrix, classes, remarks),
-        noise,
-        trusts_labels,
-        held_out,
-        guesses.decided,
-        given_rate,
+        classes, ids, labels, suggested, quality, issues, why, noise, trusts_labels, held_out, decided, given_rate
     )
 
 

@@ -138,14 +138,9 @@ def checked_chunks(pred_probs: Array) -> Iterator[tuple[slice, Array]]:
         total: Array = probs.sum(1, dtype=np.float64)
         refuse_rows(abs(total - 1) > tolerance, first, "does not sum to 1; apply softmax if these are logits")
         yield rows, probs
-        release_pages(pred_probs)
-
-
-def release_pages(table: Array) -> None:
-    """Release the memory of the pages of a read-only mapped file read so far."""
-    mapped = getattr(table, "_mmap", None)
-    if mapped is not None and getattr(table, "mode", "") == "r" and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
+        mapped = getattr(pred_probs, "_mmap", None)
+        if mapped is not None and getattr(pred_probs, "mode", "") == "r" and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)  # release the memory of the pages read so far
 
 
 def refuse_rows(wrong: Array, first: int, reason: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from labelsieve.audit.estimate import Z_95, Interval
 from labelsieve.audit.guesses import Array, Guesses, evenly_spaced
-from labelsieve.audit.posterior import TEMPERATURES
+from labelsieve.audit.posterior import TEMPERATURES, calibrate_groups
 
 PENALTY = 0.5  # samples subtracted from each share, and the log-likelihood that each share must add
 MAX_PROBABILITIES = 2_000_000  # used for the estimate
@@ -79,10 +79,7 @@ def dense_probs(guesses: Guesses) -> Array:
 
 def apply_temperature(probs: Array, temperature: float) -> Array:
     """Divide the logits of probabilities (n, K) by the temperature."""
-    logits = np.log(np.clip(probs, 1e-7, 1)) / temperature
-    raised = np.exp(logits - logits.max(1, keepdims=True))
-    calibrated: Array = raised / raised.sum(1, keepdims=True)
-    return calibrated
+    return calibrate_groups(np.minimum(probs, 1), np.ones_like(probs), temperature)
 
 
 def fit(probs: Array, labels: Array) -> tuple[LabelModel, float]:

@@ -54,12 +54,7 @@ def posterior(guesses: Guesses, label_given: Array) -> tuple[Array, Array]:
 
 
 def bayes_weights(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
-    """Apply Bayes' rule to the label and the most likely classes.
-
-    Returns:
-        Classes (n, 1 + M) with the label first, their probabilities (n, 1 + M), and the probability of all other
-        classes together (n).
-    """
+    """Return the label and the most likely classes (n, 1 + M), their probabilities, and that of all others (n)."""
     labels = guesses.labels[:, None]
     classes = np.concatenate([labels, guesses.likeliest], axis=1)
     given = label_given[labels, classes]
@@ -169,9 +164,8 @@ def best_temperature(guesses: Guesses, label_given: Array) -> float:
 def grouped_classes(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
     """Reduce the K classes of each sample to L = M + 2 groups: the label, the M most likely classes, all others.
 
-    Returns:
-        Probabilities of the groups (n, L), the number of classes in each group (n, L; 0 where a most likely class
-        repeats the label), and T between the groups (n, L, L).
+    Return their probabilities (n, L), the number of classes in each group (n, L; 0 where a most likely class repeats
+    the label), and T between the groups (n, L, L).
     """
     classes = np.concatenate([guesses.labels[:, None], guesses.likeliest], axis=1)
     once = np.ones(classes.shape)

@@ -245,14 +245,15 @@ def request_facts(
 
 def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
     """Return whether a run folder holds the finished result of this very request."""
-    if facts["source"] is None or not (path / REQUEST).exists() or read_json(path / REQUEST) != facts:
-        return False
-    return (path / "done").exists() and (delivered_folder(path) / "done").exists()
+    saved = read_json(path / REQUEST) if (path / REQUEST).exists() else {}
+    folders = [path, path / saved.pop("delivered", "")]
+    return facts["source"] is not None and saved == facts and all((folder / "done").exists() for folder in folders)
 
 
 def save_request(path: Path, facts: Mapping[str, Any]) -> None:
     """Store a finished request in its run folder, so that it is recognised without decoding the data."""
-    write_atomically(path / REQUEST, json.dumps(facts, indent=1).encode())
+    delivered = str(delivered_folder(path).relative_to(path))
+    write_atomically(path / REQUEST, json.dumps({**facts, "delivered": delivered}, indent=1).encode())
 
 
 def print_finished(path: Path) -> None:

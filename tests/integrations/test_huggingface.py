@@ -4,6 +4,7 @@ import copy
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -291,10 +292,11 @@ def test_optimizer_trial_and_collator_that_do_not_fit_are_rejected(tmp_path):
 def test_fp16_is_rejected_for_methods_with_parameters(tmp_path):
     args = arguments(tmp_path)
     args.fp16 = True  # set here, since TrainingArguments rejects it without a GPU
+    trainer = SimpleNamespace(args=args, model=None, optimizer=None, compute_loss_func=None)
     message = "the method's own parameters cannot use scaled gradients: use bf16 instead of fp16"
     with pytest.raises(ValueError, match=message):
-        adapter.check_arguments(method_of("sop"), args)
-    adapter.check_arguments(method_of(), args)
+        adapter.check_arguments(method_of("sop"), trainer)
+    adapter.check_arguments(method_of(), trainer)
 
 
 class Bare(torch.nn.Module):

@@ -55,10 +55,6 @@ def audit_run(
     run, samples = read_run(path), read_samples(path)
     gathered, experiment = data_of_run(path, run, samples, data, labels, shelf or Shelf())
     whole = gathered.whole
-    if samples is not None and len(samples["label"]) != len(whole):
-        raise InputError(
-            f"{path}/samples.safetensors has {len(samples['label']):,} samples, but the data has {len(whole):,}"
-        )
     ids = whole.names and list(whole.names)
     if samples is None:
         print("This run has no sample statistics (it is of an older version): its model predicts all samples again.")
@@ -67,26 +63,20 @@ def audit_run(
         findings = findings_of_run(path, samples, whole.classes, ids)
     made = {"method": run.method, "versions": versions(), "statistics": samples is not None}
     render = sample_renderer(experiment.data, reading_of(experiment), whole)
-    write_audit(findings, out or path / "audit", made, penalty=mean_penalty(run), render=render, export=export)
+    names = [name for name in ("chosen/penalty", "last/penalty") if name in run.tables]
+    penalty = np.asarray(run.tables[names[0]].mean(0)) if names else None  # of all networks
+    write_audit(findings, out or path / "audit", made, penalty=penalty, render=render, export=export)
     print_ignored_decisions(path, export)
 
 
 def findings_of_run(
     path: Path, samples: Mapping[str, Array], classes: Sequence[str], ids: Sequence[str] | None = None
 ) -> Findings:
-    """Judge every label of a finished run, using the trainings in its folder.
-
-    Args:
-        path: Folder of the run.
-        samples: Its sample statistics.
-        classes: Names of the classes.
-        ids: (n) names of the samples. Default: their positions.
-    """
+    """Judge every label of a finished run from its sample statistics and the trainings in its folder."""
     guesses, training, out_of_sample = opinion_on(path, samples, len(classes))
-    remarks = remarks_of(samples)
+    known: dict[str, Any] = {"training": training, "out_of_sample": out_of_sample, "remarks": remarks_of(samples)}
     if out_of_sample and not (samples["split"] == HELD_OUT).any():
-        return findings_from_guesses(guesses, tuple(classes), ids, remarks=remarks, out_of_sample=True)
-    known = {"training": training, "out_of_sample": out_of_sample, "remarks": remarks}
+        return findings_from_guesses(guesses, tuple(classes), ids, **known)
     return judge(path, read_run(path, with_tables=False), guesses, classes, ids, **known)
 
 
@@ -128,7 +118,10 @@ def data_of_run(
     """
     changed: dict[str, Any] = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
     experiment = replace(experiment_from(with_defaults(run.spec)), device="cpu", precision="fp32", **changed)
-    known = None if samples is None or labels is not None or experiment.noise else saved_labels(samples)
+    known = None
+    if samples is not None and labels is None and not experiment.noise:
+        decided = torch.from_numpy(samples["decided"]) if "decided" in samples else None
+        known = LabelOverlay(torch.from_numpy(samples["label"]).long(), decided)
     try:
         gathered = gather(experiment, shelf, known)
     except InputError as error:
@@ -142,12 +135,6 @@ def data_of_run(
             f"{gathered.fingerprint}; name the data of the run with --data"
         )
     return gathered, experiment
-
-
-def saved_labels(samples: Mapping[str, Array]) -> LabelOverlay:
-    """Return the labels in the sample statistics of a run, as read from a label file."""
-    decided = torch.from_numpy(samples["decided"]) if "decided" in samples else None
-    return LabelOverlay(torch.from_numpy(samples["label"]).long(), decided)
 
 
 def predict_all(path: Path, gathered: Gathered, model: str | None) -> Guesses:
@@ -164,18 +151,8 @@ def remarks_of(samples: Mapping[str, Array]) -> list[str]:
     """Return a sentence about the role of each sample in the training, or an empty string."""
     unseen = np.isin(samples["split"], (HELD_OUT, TESTED))
     excluded = (samples["seen"] > 0) & (samples["mean_selected"] < 0.5)
-    return [
-        NOT_TRAINED_ON if new else EXCLUDED if out else ""
-        for new, out in zip(unseen.tolist(), excluded.tolist(), strict=True)
-    ]
-
-
-def mean_penalty(run: Run) -> Array | None:
-    """Return the penalty labels (K, K) of a run, averaged over its networks."""
-    for name in ("chosen/penalty", "last/penalty"):
-        if name in run.tables:
-            return np.asarray(run.tables[name].mean(0))
-    return None
+    remarks = ("", EXCLUDED, NOT_TRAINED_ON)
+    return [remarks[role] for role in np.where(unseen, 2, excluded).tolist()]
 
 
 def print_ignored_decisions(folder: Path, export: Sequence[str]) -> None:

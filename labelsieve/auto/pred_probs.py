@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from labelsieve.audit.findings import findings_from_guesses
 from labelsieve.audit.guesses import Array, guesses_from_probs
 from labelsieve.auto.audit import print_ignored_decisions
 from labelsieve.auto.samples import read_texts, sample_renderer, text_file, text_renderer
-from labelsieve.data import ReadOptions, Trainable, load_data
+from labelsieve.data import ReadOptions, load_data
 from labelsieve.data.arrays import load_npy, load_npz
 from labelsieve.data.classes import encode_labels
 from labelsieve.data.table import read_records
@@ -31,7 +30,6 @@ Record = tuple[int, list[str]]  # number of a line and its cells
 TABLES = (".csv", ".tsv")
 PREFIX = "p_"  # of the probability columns in a table with other columns
 LABEL = "label"
-DIGITS = re.compile("[0-9]+")
 PRINTED_CLASSES = 10
 ACCEPTED = {
     "labels": "a .npy or .npz file with one array (n), or a .csv file with one column or a column named label",
@@ -61,7 +59,9 @@ def audit_files(
         export: Names of additional formats, keys of `labelsieve.audit.files.EXPORTS`.
     """
     probs, columns = read_probabilities(pred_probs)
-    samples = None if data is None else load_samples(data, len(probs), pred_probs)
+    samples = None if data is None else load_data(data, ReadOptions()).train
+    if samples is not None and len(samples) != len(probs):
+        raise InputError(f"{data} has {len(samples):,} samples but {pred_probs} has {len(probs):,} rows")
     known = read_class_names(classes, probs.shape[1]) or columns
     numbers, names = numbered_labels(labels, probs.shape[1], known, None if samples is None else tuple(samples.classes))
     guesses = guesses_from_probs(numbers, probs)
@@ -71,7 +71,7 @@ def audit_files(
     elif text is not None:
         texts = read_texts(text, len(guesses))
         render = text_renderer(texts)
-    fingerprint = labels_fingerprint(guesses.labels, names)
+    fingerprint = hashlib.sha256(repr(names).encode() + guesses.labels.tobytes()).hexdigest()[:16]
     refuse_other_decisions(out, fingerprint)
     made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": fingerprint}
     made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
@@ -85,19 +85,30 @@ def audit_files(
 
 
 def read_labels(path: Path) -> Array:
-    """Return the labels (n) in a file, as numbers or as names."""
-    if path.suffix.lower() in TABLES:
-        return np.array(label_column(path))
-    return only_array(path, "labels")
+    """Return the labels (n) in a file, as numbers or as names.
+
+    In a table, this is the column named label, or else the only column, which has no header then.
+    """
+    if path.suffix.lower() not in TABLES:
+        return only_array(path, "labels")
+    records = read_table(path)
+    header = [name.strip().casefold() for name in records[0][1]]
+    if LABEL in header:
+        place, rows = header.index(LABEL), records[1:]
+    elif len(header) == 1:
+        place, rows = 0, records
+    else:
+        listed = ", ".join(records[0][1])
+        raise InputError(f"{path} has {len(header)} columns ({listed}), none named label; give {ACCEPTED['labels']}")
+    if not rows:
+        raise InputError(f"{path} has a header but no labels; give {ACCEPTED['labels']}")
+    return np.array([cells[place].strip() for _, cells in rows])
 
 
 def read_probabilities(path: Path) -> tuple[Array, Names | None]:
     """Return the probabilities (n, K) in a file and the names of its columns, if any; .npy files are memory-mapped."""
-    names = None
-    if path.suffix.lower() in TABLES:
-        probs, names = probability_table(path)
-    else:
-        probs = only_array(path, "probabilities")
+    table = path.suffix.lower() in TABLES
+    probs, names = probability_table(path) if table else (only_array(path, "probabilities"), None)
     if probs.ndim != 2:
         raise InputError(f"{path} must hold one array of shape (samples, classes), not {probs.shape}")
     return probs, names
@@ -128,7 +139,7 @@ def class_numbers(labels: Array, names: Names | None, path: Path, count: int) ->
         return np.array([place[word] for word in words], dtype=np.int64)[codes], names or (), False
     if labels.dtype.kind not in "US":
         return labels, names or tuple(map(str, range(count))), False
-    if words and all(DIGITS.fullmatch(word) and len(word) < 10 for word in words):
+    if words and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         return np.array([int(word) for word in words])[codes], names or tuple(map(str, range(count))), False
     if names is not None:
         unknown = next(word for word in words if word not in place)
@@ -139,14 +150,6 @@ def class_numbers(labels: Array, names: Names | None, path: Path, count: int) ->
     return numbers.numpy(), found, True
 
 
-def load_samples(data: str, count: int, pred_probs: Path) -> Trainable:
-    """Load the samples that the probabilities belong to."""
-    samples = load_data(data, ReadOptions()).train
-    if len(samples) != count:
-        raise InputError(f"{data} has {len(samples):,} samples but {pred_probs} has {count:,} rows")
-    return samples
-
-
 def numbered_labels(path: Path, count: int, known: Names | None, of_data: Names | None) -> tuple[Array, Names]:
     """Return labels as numbers and the names of the classes; print the names if they are assumed."""
     candidates = known or (of_data if of_data and len(of_data) == count else None)
@@ -155,11 +158,6 @@ def numbered_labels(path: Path, count: int, known: Names | None, of_data: Names 
         listed = printable(", ".join(names[:PRINTED_CLASSES])) + (", ..." if count > PRINTED_CLASSES else "")
         print(f"assumed order of the columns: {listed}; name them with --classes if this is wrong")
     return numbers, names
-
-
-def labels_fingerprint(labels: Array, names: Sequence[str]) -> str:
-    """Return a fingerprint of labels and class names."""
-    return hashlib.sha256(repr(names).encode() + labels.astype(np.int64).tobytes()).hexdigest()[:16]
 
 
 def refuse_other_decisions(out: Path, fingerprint: str) -> None:
@@ -186,28 +184,10 @@ def only_array(path: Path, kind: str) -> Array:
         if len(arrays) != 1:
             raise InputError(f"{path} holds {len(arrays)} arrays ({', '.join(arrays)}); give {ACCEPTED[kind]}")
         return next(iter(arrays.values()))
-    if kind == "labels":
-        return load_npy(path)
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError):
         return load_npy(path)  # raises an error with the reason
-
-
-def label_column(path: Path) -> list[str]:
-    """Return the column named label, or else the only column, which has no header then."""
-    records = read_table(path)
-    header = [name.strip().casefold() for name in records[0][1]]
-    if LABEL in header:
-        place, rows = header.index(LABEL), records[1:]
-    elif len(header) == 1:
-        place, rows = 0, records
-    else:
-        listed = ", ".join(records[0][1])
-        raise InputError(f"{path} has {len(header)} columns ({listed}), none named label; give {ACCEPTED['labels']}")
-    if not rows:
-        raise InputError(f"{path} has a header but no labels; give {ACCEPTED['labels']}")
-    return [cells[place].strip() for _, cells in rows]
 
 
 def probability_table(path: Path) -> tuple[Array, Names | None]:
@@ -233,22 +213,17 @@ def is_header(cells: Sequence[str]) -> bool:
 
     Class numbers are different integers, other than the two probabilities 1 and 0.
     """
-    if all(DIGITS.fullmatch(cell) for cell in cells):
+    if all(cell.isascii() and cell.isdigit() for cell in cells):
         return len(set(cells)) == len(cells) and list(cells) != ["1", "0"]
-    return not all(is_number(cell) for cell in cells)
+    return None in map(parse_number, cells)
 
 
-def number(cell: str) -> float:
-    """Parse a number, also with a decimal comma."""
-    return float(cell.replace(",", "."))
-
-
-def is_number(cell: str) -> bool:
+def parse_number(cell: str) -> float | None:
+    """Return the number in a cell, also with a decimal comma; None if it holds none."""
     try:
-        number(cell)
+        return float(cell.replace(",", "."))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def parse_probabilities(path: Path, records: Sequence[Record], places: Sequence[int]) -> Array:
@@ -257,14 +232,13 @@ def parse_probabilities(path: Path, records: Sequence[Record], places: Sequence[
         raise InputError(f"{path} has a header but no rows; give {ACCEPTED['probabilities']}")
     table = np.empty((len(records), len(places)), np.float32)
     for row, (line, cells) in enumerate(records):
-        try:
-            table[row] = [number(cells[place]) for place in places]
-        except ValueError:
-            invalid = next(cells[place] for place in places if not is_number(cells[place]))
+        values = [parse_number(cells[place]) for place in places]
+        if None in values:
             raise InputError(
-                f"{path}:{line} holds {invalid!r} where a probability is expected; remove other columns, or begin the "
-                f"names of the probability columns with {PREFIX}"
-            ) from None
+                f"{path}:{line} holds {cells[places[values.index(None)]]!r} where a probability is expected; remove "
+                f"other columns, or begin the names of the probability columns with {PREFIX}"
+            )
+        table[row] = values
     return table
 
 

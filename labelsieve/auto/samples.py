@@ -4,7 +4,6 @@ import csv
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from labelsieve.audit.files import Render, Views, thumbnail, thumbnail_size
 from labelsieve.data import Labelled, ReadOptions, Trainable
@@ -48,7 +47,10 @@ def render_images(samples: Trainable, pictures: Pictures | None, indices: Sequen
     for index in indices:
         try:
             if pictures is not None and samples.names is not None:
-                pixels = decode_upright(pictures.bytes_of(place[samples.names[index]]))
+                content = pictures.bytes_of(place[samples.names[index]])
+                found = read_header(content)
+                height, width = thumbnail_size(found.height, found.width)
+                pixels = decode(content, Frame(height, width, found.channels))
             else:
                 assert isinstance(samples, Labelled)
                 pixels = samples.images[index].permute(1, 2, 0).cpu().numpy()
@@ -57,13 +59,6 @@ def render_images(samples: Trainable, pictures: Pictures | None, indices: Sequen
         (folder / f"{index}.webp").write_bytes(thumbnail(pixels))
         views[index] = {"image": f"{folder.name}/{index}.webp"}
     return views
-
-
-def decode_upright(content: bytes) -> Any:
-    """Decode an encoded image at the size of its thumbnail."""
-    found = read_header(content)
-    height, width = thumbnail_size(found.height, found.width)
-    return decode(content, Frame(height, width, 1 if found.gray else 3))
 
 
 def read_texts(place: str, count: int) -> list[str]:

@@ -66,11 +66,6 @@ class AuditResults:
         """Return the samples whose label is marked as probably wrong."""
         return [card for card in self.gallery if card.sample.is_issue]
 
-    @property
-    def further(self) -> list[Card]:
-        """Return the most suspicious samples that are not marked."""
-        return [card for card in self.gallery if not card.sample.is_issue]
-
 
 def read_audit(run: Path, limit: int) -> AuditResults | None:
     """Return the audit of a run, with at most `limit` samples to show; None if there is no audit."""
@@ -90,7 +85,7 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
             ],
             noise_matrix=_matrix(summary["noise_matrix"]),
             penalty=_matrix(summary.get("penalty")),
-            verdict=str(summary.get("verdict", "")),
+            verdict=str(summary["verdict"]),
             made=dict(summary.get("made", {})),
             basis=str(summary.get("basis", "")),
             gallery=list(_cards(read_gallery(run, limit) if path.with_name("gallery.jsonl").exists() else [])),

@@ -83,12 +83,9 @@ def run_charts(run: Run) -> list[Chart]:
     if run.final:
         lines.append(svg.Line("test, delivered model", 2, curve(run.final, TEST_ERROR)))
     notes = [f"Test: {TEST_ERROR.note}" if test else "", f"Validation: {GIVEN_LABEL_NOTE}" if valid else ""]
-    marks = warmup_ends([run])
-    charts = [make_chart("error", "Error", " ".join(filter(None, notes)), lines, "%", marks)]
-    for measure in (TRAIN_LOSS, PRECISION):
-        lines = [svg.Line(measure.curve, 0, curve(run, measure))]
-        charts.append(make_chart(measure.key, measure.title, measure.note, lines, measure.unit, marks))
-    return [chart for chart in charts if chart is not None]
+    error = Measure("error", "Error", "", " ".join(filter(None, notes)), "%")
+    single = [(measure, [svg.Line(measure.curve, 0, curve(run, measure))]) for measure in (TRAIN_LOSS, PRECISION)]
+    return make_charts([(error, lines), *single], warmup_ends([run]))
 
 
 def comparison_charts(named: Sequence[tuple[str, Run]]) -> list[Chart]:
@@ -96,12 +93,11 @@ def comparison_charts(named: Sequence[tuple[str, Run]]) -> list[Chart]:
     labels = words.run_labels(named) if len(named) <= MAX_COLOURED_RUNS else [run.method for _, run in named]
     styles = {label: style for style, label in enumerate(dict.fromkeys(labels))}
     runs = [run for _, run in named]
-    marks = warmup_ends(runs)
-    charts = []
-    for measure in (TEST_ERROR, VALID_ERROR, TRAIN_LOSS, PRECISION):
-        lines = [svg.Line(label, styles[label], curve(run, measure)) for label, run in zip(labels, runs, strict=True)]
-        charts.append(make_chart(measure.key, measure.title, measure.note, lines, measure.unit, marks))
-    return [chart for chart in charts if chart is not None]
+    measured = [
+        (measure, [svg.Line(name, styles[name], curve(run, measure)) for name, run in zip(labels, runs, strict=True)])
+        for measure in (TEST_ERROR, VALID_ERROR, TRAIN_LOSS, PRECISION)
+    ]
+    return make_charts(measured, warmup_ends(runs))
 
 
 def class_noise_bars(audit: AuditResults) -> list[tuple[ClassNoise, Markup]]:
@@ -113,11 +109,17 @@ def class_noise_bars(audit: AuditResults) -> list[tuple[ClassNoise, Markup]]:
 
 def class_matrices(run: Run | None, audit: AuditResults | None) -> list[ClassMatrix]:
     """Return the known matrices of given labels by classes: estimated, true and learned."""
-    estimated = audit.noise_matrix if audit else None
+    estimated, penalty = (audit.noise_matrix, audit.penalty) if audit else (None, None)
+    if penalty is None and run and "chosen/penalty" in run.tables:
+        penalty = run.tables["chosen/penalty"][0]  # of the first network
+    true = None
+    if run and "noise" in run.tables:
+        counts = run.tables["noise"].T  # row: given label, column: true class
+        true = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     matrices = [
         ("noise", "Estimated true classes", ESTIMATED_NOTE, "estimated class", estimated),
-        ("truth", "True classes", TRUE_NOTE, "true class", true_shares(run)),
-        ("penalty", "Learned confusions", PENALTY_NOTE, "class", penalty_labels(run, audit)),
+        ("truth", "True classes", TRUE_NOTE, "true class", true),
+        ("penalty", "Learned confusions", PENALTY_NOTE, "class", penalty),
     ]
     known = audit.classes if audit else run.classes if run else []
     drawn = []
@@ -147,17 +149,17 @@ def warmup_ends(runs: Sequence[Run]) -> list[float]:
     return [end for end in common if 0 < end < last]
 
 
-def make_chart(
-    key: str, title: str, note: str, lines: Sequence[svg.Line], unit: str, marks: Sequence[float]
-) -> Chart | None:
-    """Return a line chart, or None if no line has points."""
-    lines = [line for line in lines if line.points]
-    if not lines:
-        return None
-    last = "; ".join(f"{line.label} ends at {line.points[-1][1]:.4g}{unit}" for line in lines[:MAX_COLOURED_RUNS])
-    drawing = svg.line_chart(key, title, f"{title} by epoch: {last}.", lines, unit, marks)
-    legend = list({line.label: line for line in lines}.values())
-    return Chart(title, note, legend, drawing, value_table(lines, unit) if len(lines) <= MAX_COLOURED_RUNS else [])
+def make_charts(measured: Sequence[tuple[Measure, list[svg.Line]]], marks: Sequence[float]) -> list[Chart]:
+    """Return a line chart of each measure that has a line with points."""
+    charts = []
+    for measure, all_lines in measured:
+        if lines := [line for line in all_lines if line.points]:
+            title, unit, few = measure.title, measure.unit, lines[:MAX_COLOURED_RUNS]
+            last = "; ".join(f"{line.label} ends at {line.points[-1][1]:.4g}{unit}" for line in few)
+            drawing = svg.line_chart(measure.key, title, f"{title} by epoch: {last}.", lines, unit, marks)
+            legend = list({line.label: line for line in lines}.values())
+            charts.append(Chart(title, measure.note, legend, drawing, value_table(lines, unit) if few == lines else []))
+    return charts
 
 
 def value_table(lines: Sequence[svg.Line], unit: str) -> list[list[str]]:
@@ -168,27 +170,11 @@ def value_table(lines: Sequence[svg.Line], unit: str) -> list[list[str]]:
     return [header, *([f"{x:g}", *(f"{c[x]:.4g}" if x in c else "–" for c in columns)] for x in epochs)]
 
 
-def penalty_labels(run: Run | None, audit: AuditResults | None) -> Array | None:
-    """Return the penalty labels (K, K) of the first network, if there are any."""
-    if audit and audit.penalty is not None:
-        return audit.penalty
-    return run.tables["chosen/penalty"][0] if run and "chosen/penalty" in run.tables else None
-
-
-def true_shares(run: Run | None) -> Array | None:
-    """Return the share of each true class per given label (K, K), if the run knew the true labels."""
-    if run is None or "noise" not in run.tables:
-        return None
-    counts = run.tables["noise"].T  # [given][true]
-    shares: Array = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    return shares
-
-
 def class_matrix(key: str, title: str, note: str, columns: str, matrix: Array, names: Sequence[str]) -> ClassMatrix:
     """Return a matrix as shaded cells, or as a map and its largest entries for many classes."""
     if len(names) > MAX_NAMED_CLASSES:
         about = f"A map of {len(names)} by {len(names)} classes; its largest entries are listed next to it."
-        largest = words.largest_off_diagonal(matrix, MAX_LISTED_ENTRIES)
+        largest = svg.largest_off_diagonal(matrix, MAX_LISTED_ENTRIES)
         entries = [(names[row], names[column], percent(value)) for row, column, value in largest]
         return ClassMatrix(title, note, columns, [], svg.matrix_map(key, title, about, matrix), entries)
     rows = [

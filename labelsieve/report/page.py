@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -91,7 +92,7 @@ def run_page(reported: Sequence[ReportedRun]) -> str:
     return render_page(
         kind="Run",
         name=main.name,
-        data=words.run_data_name(main.run),
+        data=words.data_name(main.run.spec),
         headline=words.headline(main.audit, len(reported)),
         background=words.training_facts(main.run),
         steps=words.next_steps(main.name, main.run, main.audit),
@@ -110,7 +111,7 @@ def audit_page(path: Path, gallery: int) -> str:
     return render_page(
         kind="Audit",
         name=name,
-        data=words.audit_data_name(name, audit.made),
+        data=words.data_name(audit.made, name),
         headline=words.headline(audit),
         background=words.audit_facts(audit),
         steps=words.next_steps_of_audit(name, audit),
@@ -133,7 +134,7 @@ def render_page(**content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"with_interval": words.with_interval, "swatch": svg.swatch}
+    environment.filters |= {"with_interval": words.with_interval, "swatch": svg.swatch, "quote": shlex.quote}
     template = environment.get_template("report.html.j2")
     return template.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
@@ -153,7 +154,7 @@ def label_section(audit: AuditResults | None, table: str, warnings: Sequence[str
         "bars": charts.class_noise_bars(audit) if audit else [],
         "max_classes": charts.MAX_NAMED_CLASSES,
         "suspects": suspects,
-        "further": audit.further if audit else [],
+        "further": [card for card in audit.gallery if not card.sample.is_issue] if audit else [],
         "given": by_frequency(card.sample.given for card in suspects),
         "suggested": by_frequency(card.sample.suggested for card in suspects),
     }
@@ -197,12 +198,11 @@ def without_empty_columns(table: Sequence[Sequence[str]]) -> list[list[str]]:
 
 def run_table(reported: Sequence[ReportedRun]) -> list[list[str]]:
     """Return a header and a row per run."""
-    header = ["run", "method", "state", "seed", "best error %", "last error %", "kept clean %"]
-    rows = []
+    table = [["run", "method", "state", "seed", "best error %", "last error %", "kept clean %", "labels look wrong"]]
     for each in reported:
         run, end = each.run, each.run.delivered.end
         precision = run.epochs[-1]["precision"] if run.epochs else None
-        rows.append(
+        table.append(
             [
                 each.name,
                 run.method,
@@ -214,7 +214,7 @@ def run_table(reported: Sequence[ReportedRun]) -> list[list[str]]:
                 words.with_interval(each.audit.noise_rate) if each.audit else "not audited",
             ]
         )
-    return [[*header, "labels look wrong"], *rows]
+    return table
 
 
 def run_settings(reported: ReportedRun) -> list[tuple[str, str]]:
@@ -227,5 +227,6 @@ def run_settings(reported: ReportedRun) -> list[tuple[str, str]]:
 
 def setting(value: Any) -> str:
     """Format a setting, without folders of this machine."""
-    value = words.hide_folders(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return f"…/{Path(value).name}" if Path(value).is_absolute() else value

@@ -59,13 +59,7 @@ class Frame:
 
 
 def line_chart(key: str, title: str, about: str, lines: Sequence[Line], unit: str, marks: Sequence[float]) -> Markup:
-    """Draw curves by epoch.
-
-    Args:
-        key: prefix of the ids, unique in the page.
-        about: description for screen readers.
-        marks: last epochs of warm-ups.
-    """
+    """Draw curves by epoch; `key` is unique in the page, `about` for screen readers, `marks` the ends of warm-ups."""
     points = [point for line in lines for point in line.points]
     levels = ticks(min(y for _, y in points), max(y for _, y in points))
     frame = Frame(max(2, *(x for x, _ in points)), levels[0], levels[-1])
@@ -73,8 +67,10 @@ def line_chart(key: str, title: str, about: str, lines: Sequence[Line], unit: st
     for line in lines:
         points_text = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in line.points)
         parts.append(f'<polyline class="line {line.classes}" points="{points_text}"/>')
-        if len(points) <= MAX_DOTS or len(line.points) == 1:
-            parts += dots(frame, line, unit)
+        for x, y in line.points if len(points) <= MAX_DOTS or len(line.points) == 1 else ():
+            value = escape(f"{line.label}, epoch {x:g}: {y:.4g}{unit}")  # shown under the pointer
+            dot = f'<circle class="dot {line.classes}" cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.5">'
+            parts.append(f"{dot}<title>{value}</title></circle>")
     return svg_element(key, title, about, WIDTH, HEIGHT, "chart", parts)
 
 
@@ -99,15 +95,6 @@ def warmup_marks(frame: Frame, marks: Sequence[float]) -> list[str]:
         side, x = ("end", places[0] - 4) if places[0] > WIDTH / 2 else ("start", places[0] + 4)
         parts.append(f'<text class="{side}" x="{x:.1f}" y="{TOP - 8}">end of warm-up</text>')
     return parts
-
-
-def dots(frame: Frame, line: Line, unit: str) -> list[str]:
-    """Draw the points; each shows its value under the pointer."""
-    return [
-        f'<circle class="dot {line.classes}" cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.5">'
-        f"<title>{escape(f'{line.label}, epoch {x:g}: {y:.4g}{unit}')}</title></circle>"
-        for x, y in line.points
-    ]
 
 
 def svg_element(key: str, title: str, about: str, width: int, height: int, kind: str, parts: Sequence[str]) -> Markup:
@@ -140,17 +127,21 @@ def bar(share: float, low: float, high: float, longest: float) -> Markup:
 
 def matrix_map(key: str, title: str, about: str, matrix: Array) -> Markup:
     """Draw the largest off-diagonal entries of a matrix as a map; darker means larger."""
-    classes = len(matrix)
-    off_diagonal = matrix * (1 - np.eye(classes))
-    order = np.argsort(-off_diagonal, axis=None, kind="stable")[:MAX_CELLS]
-    largest = max(float(off_diagonal.max()), 1e-12)
+    classes, entries = len(matrix), largest_off_diagonal(matrix, MAX_CELLS)
     parts = [
         f'<rect class="ground" x="0" y="0" width="{classes}" height="{classes}"/>',
         f'<line class="diagonal" x1="0" y1="0" x2="{classes}" y2="{classes}"/>',
     ]
-    for position in order:
-        row, column = divmod(int(position), classes)
-        shade = off_diagonal[row, column] / largest
+    for row, column, value in entries:
+        shade = value / max(entries[0][2], 1e-12)
         if shade >= 0.02:
             parts.append(f'<rect class="cell" x="{column}" y="{row}" width="1" height="1" fill-opacity="{shade:.2f}"/>')
     return svg_element(key, title, about, classes, classes, "map", parts)
+
+
+def largest_off_diagonal(matrix: Array, limit: int) -> list[tuple[int, int, float]]:
+    """Return the largest positive entries off the diagonal, in descending order: row, column, value."""
+    off_diagonal = matrix * (1 - np.eye(len(matrix)))
+    order = np.argsort(-off_diagonal, axis=None, kind="stable")[:limit]
+    places = (divmod(int(position), len(matrix)) for position in order)
+    return [(row, column, float(off_diagonal[row, column])) for row, column in places if off_diagonal[row, column] > 0]

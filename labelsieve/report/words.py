@@ -1,6 +1,5 @@
 """Sentences of the report, for readers who know the data but not the method."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from statistics import fmean
@@ -12,19 +11,17 @@ from markupsafe import Markup
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import COMMON_CONFUSION, MUTUAL_CONFUSION
 from labelsieve.report.audit import AuditResults
+from labelsieve.report.svg import largest_off_diagonal
 from labelsieve.review.export import retrain_command
-from labelsieve.runs.read import Array, Run, neglected_classes
+from labelsieve.runs.read import Run, neglected_classes
 from labelsieve.runs.tables import plus_minus
 from labelsieve.text import percent
 
 CONTENT_NOUNS = {"image": "images", "text": "texts", "row": "rows"}
-NAMING_INPUTS = ("data", "text", "labels")  # inputs of an audit that can name its data, best first
+NAMING_INPUTS = ("data", "text", "labels")  # inputs that can name the data, best first
 COMPARABLE = {"method", "criterion", "options", "seed", "threads", "device", "precision", "cache", "workers"}
 
 Step = tuple[str, list[str]]  # purpose, and the words of a shell command
-
-
-# Headline and name of the data
 
 
 def headline(audit: AuditResults | None, runs: int = 1) -> str:
@@ -32,47 +29,36 @@ def headline(audit: AuditResults | None, runs: int = 1) -> str:
     if audit is None:
         subject = f"{runs} runs compared. None of them was audited" if runs > 1 else "This run was not audited"
         return f"{subject}, so this report has no findings about single labels."
-    if audit.verdict:
-        return audit.verdict
-    if not audit.issues:
-        return f"The {audit.samples:,} labels look clean: nothing needs to be done."
-    return f"About {with_interval(audit.noise_rate)} of the {audit.samples:,} labels look wrong."
+    return audit.verdict
 
 
-def run_data_name(run: Run) -> str:
-    """Return the name of the data that a run was trained on, without folders."""
-    return PurePath(str(run.spec["data"])).name or str(run.spec["data"])
-
-
-def audit_data_name(name: str, made: Mapping[str, Any]) -> str:
-    """Return the name of the audited data: that of the data, the texts or the labels, or else of the audit."""
-    source = next((str(made[kind]) for kind in NAMING_INPUTS if made.get(kind)), name)
+def data_name(inputs: Mapping[str, Any], default: str = "") -> str:
+    """Return the name, without folders, of the data, the texts or the labels that a run or an audit used."""
+    source = next((str(inputs[kind]) for kind in NAMING_INPUTS if inputs.get(kind)), default)
     return PurePath(source).name or source
-
-
-# What was done
 
 
 def training_facts(run: Run) -> list[str | Markup]:
     """Return sentences on how the model was trained."""
     spec, start = run.spec, run.start
     size = f"{start['samples']:,} samples of {start['classes']} classes" if start else "data"
+    rate = spec.get("noise_rate", 0.0)
     facts: list[str | Markup] = [
         Markup("{} on {} from {} (method {}, {} epochs{}).").format(
             "A model was trained" if run.end else "A training was started",
             size,
-            quoted(run_data_name(run)),
+            quoted(data_name(spec)),
             run.method,
             spec["epochs"],
-            noise_rate_setting(spec, "chosen" in start),
+            f", {'estimated ' if 'chosen' in start else ''}noise rate {100 * rate:g}%" if rate else "",
         )
     ]
     if run.final:
         samples = f"all {run.final.start['samples']:,} samples"
         facts.append(f"The delivered model was then trained on {samples}, with the labels corrected by the audit.")
     if "noise" in start and spec.get("noise"):
-        rate = percent(start["noise"]["realised_rate"])
-        facts.append(f"This is an experiment: {rate} of the labels were made wrong on purpose, so the truth is known.")
+        wrong = percent(start["noise"]["realised_rate"])
+        facts.append(f"This is an experiment: {wrong} of the labels were made wrong on purpose, so the truth is known.")
     if not run.end:
         facts.append(
             f"The run is unfinished: {len(run.epochs)} of {spec['epochs']} epochs are done. "
@@ -93,17 +79,6 @@ def audit_facts(audit: AuditResults) -> list[str | Markup]:
     return [sentence.format(size, *files), *([] if made.get("data") or made.get("text") else [not_shown])]
 
 
-def noise_rate_setting(spec: Mapping[str, Any], estimated: bool) -> str:
-    """Return the noise rate that a method was given; empty if it was given none."""
-    rate = spec.get("noise_rate", 0.0)
-    if not (isinstance(rate, float) and rate):
-        return ""
-    return f", {'estimated ' if estimated else ''}noise rate {100 * rate:g}%"
-
-
-# What was found
-
-
 def training_warnings(run: Run) -> list[str]:
     """Return a warning about classes that were hardly used for training, if there are any."""
     neglected = neglected_classes(run) if run.end else []
@@ -117,25 +92,18 @@ def training_warnings(run: Run) -> list[str]:
 
 def label_facts(audit: AuditResults, table: str) -> list[str | Markup]:
     """Return sentences on suspects, decisions and confusions; `table` is the file that lists all samples."""
-    if not audit.issues:
-        return [f"None of the {audit.samples:,} labels is marked as probably wrong.", *decision_facts(audit)]
-    shown = len(audit.suspects)
-    which = "all of them" if shown >= audit.issues else f"the {shown:,} most suspicious"
-    where = f"; {which} are shown below" if shown else ""
-    suspects = f"{audit.issues:,} suspects (labels that are more likely wrong than correct){where}."
-    return [
-        f"{suspects} The file {table} lists every sample.",
-        *decision_facts(audit),
-        *confusions(audit),
-    ]
-
-
-def decision_facts(audit: AuditResults) -> list[str]:
-    """Return sentences on what people decided before the run and in its review."""
-    reviewed, changed = audit.progress
-    before = f"{audit.decided:,} labels were decided by a person before this run and count as correct."
-    since = f"{reviewed:,} of the {audit.issues:,} suspects were reviewed, {changed:,} labels changed."
-    return [*([before] if audit.decided else []), *([since] if reviewed else [])]
+    shown, (reviewed, changed) = len(audit.suspects), audit.progress
+    facts: list[str | Markup] = [f"None of the {audit.samples:,} labels is marked as probably wrong."]
+    if audit.issues:
+        which = "all of them" if shown >= audit.issues else f"the {shown:,} most suspicious"
+        where = f"; {which} are shown below" if shown else ""
+        suspects = f"{audit.issues:,} suspects (labels that are more likely wrong than correct){where}."
+        facts = [f"{suspects} The file {table} lists every sample."]
+    if audit.decided:
+        facts.append(f"{audit.decided:,} labels were decided by a person before this run and count as correct.")
+    if reviewed:
+        facts.append(f"{reviewed:,} of the {audit.issues:,} suspects were reviewed, {changed:,} labels changed.")
+    return [*facts, *(confusions(audit) if audit.issues else [])]
 
 
 def confusions(audit: AuditResults, limit: int = 3) -> list[str | Markup]:
@@ -183,10 +151,8 @@ def model_error(run: Run, samples: str) -> str:
             "There was no test set, so the error of the delivered model is unknown. labelsieve train --test 0.2 holds "
             "out a fifth of the data to measure it."
         )
-    sentence = f"The delivered model is wrong on {error:.1f}% of the test {samples}"
-    if run.spec.get("test"):
-        return f"{sentence}, measured against their given labels, which may be wrong too."
-    return f"{sentence}."
+    against = ", measured against their given labels, which may be wrong too" if run.spec.get("test") else ""
+    return f"The delivered model is wrong on {error:.1f}% of the test {samples}{against}."
 
 
 def ranking(groups: Mapping[str, Sequence[Run]]) -> str:
@@ -201,9 +167,6 @@ def ranking(groups: Mapping[str, Sequence[Run]]) -> str:
     return f"Last test error, lowest first: {'; '.join(f'{m} {plus_minus(errors[m])}%' for _, m in order)}."
 
 
-# What to do next
-
-
 def next_steps(name: str, run: Run, audit: AuditResults | None) -> list[Step]:
     """Return the next steps after a run."""
     steps: list[Step] = []
@@ -215,9 +178,8 @@ def next_steps(name: str, run: Run, audit: AuditResults | None) -> list[Step]:
         steps += review_steps(name, audit, labels)
         steps.append(("Train again on the reviewed labels:", [hide_folders_of(word, run, name) for word in retrain]))
     if run.end:
-        predict = ["labelsieve", "predict", name, "NEW_DATA", "--out", "predictions.csv"]
-        steps.append(("Use the model:", predict))
-    return quoted_for_shell(steps)
+        steps.append(("Use the model:", ["labelsieve", "predict", name, "NEW_DATA", "--out", "predictions.csv"]))
+    return steps
 
 
 def next_steps_of_audit(name: str, audit: AuditResults) -> list[Step]:
@@ -229,7 +191,7 @@ def next_steps_of_audit(name: str, audit: AuditResults) -> list[Step]:
     if data := str(audit.made.get("data") or ""):
         where = "DATA" if PurePath(data).is_absolute() else data
         steps.append(("Train a model on the reviewed labels:", ["labelsieve", "train", where, "--labels", labels]))
-    return quoted_for_shell(steps)
+    return steps
 
 
 def review_steps(name: str, audit: AuditResults, labels: str) -> list[Step]:
@@ -237,14 +199,6 @@ def review_steps(name: str, audit: AuditResults, labels: str) -> list[Step]:
     review: Step = ("Review the suspects and choose the correct labels:", ["labelsieve", "review", name])
     export: Step = ("Export the reviewed labels:", ["labelsieve", "review", name, "--export", labels])
     return [*([review] if audit.progress.reviewed < audit.issues else []), export]
-
-
-def quoted_for_shell(steps: Sequence[Step]) -> list[Step]:
-    """Quote the words of the commands for a shell."""
-    return [(purpose, [shlex.quote(word) for word in command]) for purpose, command in steps]
-
-
-# Names and numbers
 
 
 def with_interval(share: Interval) -> str:
@@ -256,13 +210,6 @@ def with_interval(share: Interval) -> str:
 def quoted(name: str) -> Markup:
     """Quote a name that people chose and isolate its writing direction."""
     return Markup("“<bdi>{}</bdi>”").format(name)
-
-
-def hide_folders(value: Any) -> Any:
-    """Shorten an absolute path to its last part; return any other value unchanged."""
-    if isinstance(value, str) and PurePath(value).is_absolute():
-        return f"…/{PurePath(value).name}"
-    return value
 
 
 def hide_folders_of(word: str, run: Run, name: str) -> str:
@@ -291,12 +238,3 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
     """Return the settings besides method and seed that differ between runs and so distort their means."""
     common = set.intersection(*(set(run.spec) for run in runs)) - COMPARABLE
     return [name for name in sorted(common) if len({str(run.spec[name]) for run in runs}) > 1]
-
-
-def largest_off_diagonal(matrix: Array, limit: int) -> list[tuple[int, int, float]]:
-    """Return the largest positive entries off the diagonal: row, column, value."""
-    off_diagonal = matrix * (1 - np.eye(len(matrix)))
-    order = np.argsort(-off_diagonal, axis=None, kind="stable")[:limit]
-    rows, columns = np.unravel_index(order, off_diagonal.shape)
-    entries = [(int(r), int(c), float(off_diagonal[r, c])) for r, c in zip(rows, columns, strict=True)]
-    return [entry for entry in entries if entry[2] > 0]

@@ -72,7 +72,8 @@ class DecisionLog:
 
     def repair(self) -> None:
         """Complete or remove an incomplete last line."""
-        if self.path.exists() and not ends_with_newline(self.path):
+        content = self.path.read_bytes() if self.path.exists() else b""
+        if content and not content.endswith(b"\n"):
             with self._lock, self._locked_file(os.O_RDWR | os.O_APPEND, fcntl.LOCK_EX) as handle:
                 self._read_new(handle)
 
@@ -100,16 +101,16 @@ class DecisionLog:
         if size < self._bytes_read:  # the file was replaced
             self._decisions, self._bytes_read = [], 0
         *complete, _ = os.pread(handle, size - self._bytes_read, self._bytes_read).split(b"\n")
-        new = [self._parse(line, number) for number, line in enumerate(complete, len(self._decisions) + 1)]
-        self._decisions = [*self._decisions, *new]
+        decisions = list(self._decisions)
+        for line in complete:
+            try:
+                decisions.append(parse_decision(line))
+            except ValueError as error:
+                place = f"{self.path}:{len(decisions) + 1}"
+                raise InputError(f"{place} is not a decision ({error}); correct or remove the line") from error
+        self._decisions = decisions
         self._bytes_read += sum(len(line) + 1 for line in complete)
-        return self._decisions
-
-    def _parse(self, line: bytes, number: int) -> Decision:
-        try:
-            return parse_decision(line)
-        except ValueError as error:
-            raise InputError(f"{self.path}:{number} is not a decision ({error}); correct or remove the line") from error
+        return decisions
 
 
 def decisions_path(run: Path) -> Path:
@@ -150,18 +151,10 @@ def effective_decisions(decisions: Sequence[Decision]) -> dict[int, Decision]:
     return {index: decisions[number - 1] for index, number in effective_lines(decisions).items()}
 
 
-def unsure_samples(decisions: Mapping[int, Decision]) -> set[int]:
-    """Return the indices of the samples marked as unsure."""
-    return {index for index, decision in decisions.items() if decision.decision == "unsure"}
-
-
 def changed_labels(decisions: Mapping[int, Decision], given: Mapping[int, str]) -> dict[int, str]:
     """Return the new label of each sample whose label differs from its given label."""
-    return {
-        index: decision.label
-        for index, decision in decisions.items()
-        if decision.label is not None and decision.label != given[index]
-    }
+    labels = {index: decision.label for index, decision in decisions.items() if decision.label is not None}
+    return {index: label for index, label in labels.items() if label != given[index]}
 
 
 def parse_decision(line: bytes) -> Decision:
@@ -177,12 +170,6 @@ def parse_decision(line: bytes) -> Decision:
     if isinstance(decision.label, str) != (decision.decision in RELABELLING):
         raise ValueError("accept and other need a label, the other decisions have none")
     return decision
-
-
-def ends_with_newline(path: Path) -> bool:
-    """Return whether a file is empty or ends with a complete line."""
-    content = path.read_bytes()
-    return not content or content.endswith(b"\n")
 
 
 def repair_last_line(handle: int) -> None:

@@ -5,20 +5,13 @@ import io
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, write_atomically
-from labelsieve.review.decisions import (
-    Decision,
-    DecisionLog,
-    changed_labels,
-    decisions_path,
-    effective_decisions,
-    unsure_samples,
-)
+from labelsieve.review.decisions import Decision, DecisionLog, changed_labels, decisions_path, effective_decisions
 from labelsieve.review.suspects import read_given_labels
 from labelsieve.runs.read import read_samples
 from labelsieve.text import escape_cell, printable
@@ -45,7 +38,9 @@ def export_labels(run: Path, out: Path) -> str:
     check_same_data(decisions, {index: name for index, (name, _) in given.items()}, log.path)
     changed = changed_labels(decisions, {index: label for index, (_, label) in given.items()})
     labels = {index: (name, changed.get(index, label)) for index, (name, label) in given.items()}
-    unsure, earlier = unsure_samples(decisions), decided_before_run(run) - decisions.keys()
+    unsure = {index for index, decision in decisions.items() if decision.decision == "unsure"}
+    samples = read_samples(run) or {}
+    earlier = set(samples["decided"].nonzero()[0].tolist()) - decisions.keys() if "decided" in samples else set()
     decided = (decisions.keys() - unsure) | earlier
     write_atomically(out, label_file(labels, decided))
     before = f" ({len(earlier):,} before this run)" if earlier else ""
@@ -55,27 +50,18 @@ def export_labels(run: Path, out: Path) -> str:
 
 
 def retrain_command(name: str, command: str, spec: Mapping[str, Any], labels: str) -> list[str]:
-    """Return the words of the command that repeats a run's training with other labels.
+    """Return the words of the command that repeats the training of the run `name` with a label file, in a new folder.
 
-    Args:
-        name: folder of the run; the new run gets a folder next to it.
-        command: command that started the run; if empty, one is made from the data in `spec`.
-        spec: specification of the run; DATA stands for unknown data.
-        labels: path of the label file.
+    It is made from the command that started the run or, if that is unknown, from the data in its specification.
     """
     default = ["labelsieve", "train", str(spec.get("data", "DATA")), *(["--skip-bad"] if spec.get("skip_bad") else [])]
-    words = shlex.split(command) or default
-    return [*without_replaced(words), "--labels", labels, "--out", new_folder(name)]
-
-
-def without_replaced(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command without the options that the new command sets or drops."""
-    remaining = iter(words)
-    for word in remaining:
+    kept, words = [], iter(shlex.split(command) or default)
+    for word in words:
         if word in REPLACED_OPTIONS:
-            next(remaining, None)
+            next(words, None)  # its value
         elif word not in DROPPED_FLAGS:
-            yield word
+            kept.append(word)
+    return [*kept, "--labels", labels, "--out", new_folder(name)]
 
 
 def new_folder(name: str) -> str:
@@ -85,12 +71,6 @@ def new_folder(name: str) -> str:
     return next(each for each in names if each != name.rstrip("/") and not Path(each).exists())
 
 
-def decided_before_run(run: Path) -> set[int]:
-    """Return the indices of the samples whose label a person had decided before the run."""
-    samples = read_samples(run) or {}
-    return set(samples["decided"].nonzero()[0].tolist()) if "decided" in samples else set()
-
-
 def label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int]) -> bytes:
     """Return a .csv file with the columns index, name, label, decided; without names that only repeat the index."""
     names = [name for name, _ in labels.values()]
@@ -98,9 +78,8 @@ def label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int]) 
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(["index", *(["name"] if named else []), "label", "decided"])
-    for index, (name, label) in labels.items():
-        cells = [escape_cell(name), escape_cell(label)] if named else [escape_cell(label)]
-        writer.writerow([index, *cells, str(index in decided).lower()])
+    for index, cells in labels.items():
+        writer.writerow([index, *map(escape_cell, cells if named else cells[1:]), str(index in decided).lower()])
     return text.getvalue().encode(errors="surrogateescape")
 
 

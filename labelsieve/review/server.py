@@ -108,13 +108,23 @@ class RequestHandler(BaseHTTPRequestHandler):
         if path == "/samples":
             return json_reply(self.server.state.initial())
         if path == "/changes":
-            return json_reply(self.server.state.changes(parse_number(query.get("since", ["0"])[0])))
+            since = query.get("since", ["0"])[0]
+            if not re.fullmatch("[0-9]{1,12}", since):
+                raise RequestError(400, "since must be a non-negative integer")
+            return json_reply(self.server.state.changes(int(since)))
         if thumbnail := re.fullmatch(r"/thumbs/([0-9]{1,12})", path):
-            return image_reply(self.server.state.image_path(int(thumbnail[1])))
+            image = self.server.state.image_path(int(thumbnail[1]))
+            try:
+                return Reply(image.read_bytes(), IMAGE_TYPES[image.suffix])
+            except OSError:
+                raise RequestError(404, "the image file is missing") from None
         raise RequestError(404, "nothing at this address")
 
     def _post(self, path: str, query: dict[str, list[str]]) -> Reply:
-        check_same_origin(self.headers)
+        if self.headers.get_all("Origin") != [f"http://{self.headers['Host']}"]:
+            raise RequestError(403, "requests from other pages are refused")
+        if self.headers.get_content_type() != "application/json":
+            raise RequestError(415, "the content type must be application/json")
         request = self._read_body()
         if path == "/decide":
             return json_reply(self.server.state.decide(request))
@@ -180,29 +190,6 @@ def check_host_and_token(headers: Message, query: Mapping[str, Sequence[str]], p
         raise RequestError(403, "missing or wrong token; open the address that labelsieve review printed")
 
 
-def check_same_origin(headers: Message) -> None:
-    """Refuse requests that do not come from the page itself, and content other than JSON."""
-    if headers.get_all("Origin") != [f"http://{headers['Host']}"]:
-        raise RequestError(403, "requests from other pages are refused")
-    if headers.get_content_type() != "application/json":
-        raise RequestError(415, "the content type must be application/json")
-
-
 def json_reply(value: dict[str, Any], status: int = 200) -> Reply:
     """Return a value as JSON."""
     return Reply(json.dumps(value).encode(), "application/json", status)
-
-
-def image_reply(path: Path) -> Reply:
-    """Return the content of an image file."""
-    try:
-        return Reply(path.read_bytes(), IMAGE_TYPES[path.suffix])
-    except OSError:
-        raise RequestError(404, "the image file is missing") from None
-
-
-def parse_number(text: str) -> int:
-    """Parse a non-negative integer from an address."""
-    if not re.fullmatch("[0-9]{1,12}", text):
-        raise RequestError(400, "since must be a non-negative integer")
-    return int(text)

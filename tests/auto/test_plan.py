@@ -121,10 +121,11 @@ def test_stages_of_a_run_that_holds_samples_out_itself():
 
 def test_stages_depend_on_what_was_requested():
     training, probes = with_probes(Experiment(data="photos"), 1500)
-    names = [stage.name for stage in plan(Request((Candidate(training, probes),)), RUN)]
+    candidates = (Candidate(training, probes),)
+    names = [stage.name for stage in plan(Request(candidates), RUN)]
     assert names == ["probe", "second probe", "training", "judges", "final"]
     high = Found(noise=held_out_noise(0.4))
-    assert "second probe" not in [stage.name for stage in plan(Request((Candidate(training, probes),)), RUN, high)]
+    assert "second probe" not in [stage.name for stage in plan(Request(candidates), RUN, high)]
     for request in (
         Request((Candidate(training, probes),), "sl"),
         Request((Candidate(training, probes),), final=False),

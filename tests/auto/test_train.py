@@ -202,7 +202,7 @@ def test_automatic_training_decodes_every_image_once(photos, photo_run):
 
 
 def test_progress_names_stage_and_training(photo_run):
-    out, *_, lines = photo_run
+    *_, lines = photo_run
     stages = [line for line in lines if re.match(r"stage \d of 6: ", line)]
     assert stages[0] == "stage 1 of 6: choose the network: small or compact (2 trainings of 1 epoch)"
     assert stages[1].startswith("stage 2 of 6: estimate the noise rate and choose the learning rate (10 trainings of ")

@@ -1,0 +1,132 @@
+"""labelsieve predict: tables of predictions for labelled and unlabelled data."""
+
+import csv
+
+import numpy as np
+import pytest
+
+import labelsieve
+from labelsieve.cli import execute
+from labelsieve.runs.read import read_run
+from tests.commands.conftest import QUICK, SMALL, picture
+from tests.conftest import save_blobs
+
+
+def read_table(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.fixture(scope="module")
+def blob_run(tmp_path_factory):
+    """Train on a .npz file with a test set; return the file and the run."""
+    place = tmp_path_factory.mktemp("blobs")
+    data = save_blobs(place / "data.npz", 150, test=40)
+    assert execute(["train", str(data), *SMALL, "--out", str(place / "run")]) == 0
+    return data, place / "run"
+
+
+@pytest.fixture
+def fruit_run(folder, tmp_path):
+    run = tmp_path / "run"
+    assert execute(["train", str(folder), *SMALL, "--out", str(run)]) == 0
+    return run
+
+
+def test_delivered_model_predicts(blob_run, tmp_path, capsys):
+    data, run = blob_run
+    model = labelsieve.load(run)
+    with np.load(data) as file:
+        images, labels = file["test_images"], file["test_labels"]
+    probs = model.predict_proba(images)
+    assert probs.shape == (40, 4) and np.allclose(probs.sum(1), 1, atol=1e-5)
+    assert 100 * (model.predict(images) != labels).mean() == pytest.approx(read_run(run).end["last"])
+    np.save(tmp_path / "images.npy", images)
+    assert execute(["predict", str(run), str(tmp_path / "images.npy"), "--out", str(tmp_path / "p.csv")]) == 0
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0] == "id,predicted_label,confidence" and len(lines) == 41
+    assert lines[1].split(",")[1] == model.classes[model.predict(images)[0]]
+    capsys.readouterr()
+    assert execute(["predict", str(run), str(data)]) == 0
+    assert capsys.readouterr().out.count("\n") == 191  # header, training set and test set
+
+
+def test_images_of_another_size_are_refused(blob_run, tmp_path, capsys):
+    _, run = blob_run
+    assert execute(["predict", str(run), "fashion"]) == 2
+    assert "trained on images of 8 x 8 pixels with 1 channels, got 28 x 28 with 1" in capsys.readouterr().err
+    (tmp_path / "rows.csv").write_text("a,b,label\n1,2,x\n3,4,y\n")
+    assert execute(["predict", str(run), str(tmp_path / "rows.csv")]) == 2
+    assert "trained on images of 8 x 8 pixels, got rows of 2 numbers" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="got 9 x 9 with 1; pass a single image as"):
+        labelsieve.load(run).predict(np.zeros((2, 9, 9), np.uint8))
+
+
+def test_damaged_model_is_refused(tmp_path, capsys):
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ")
+    assert execute(["predict", str(tmp_path), "fashion"]) == 2
+    assert "is not a model of labelsieve, or it is damaged" in capsys.readouterr().err
+
+
+def test_labelled_folder(folder, fruit_run, tmp_path, capsys):
+    table = tmp_path / "predictions.csv"
+    assert execute(["predict", str(fruit_run), str(folder / "test"), "--out", str(table)]) == 0
+    rows = read_table(table)
+    assert len(rows) == 15 and rows[0]["id"].endswith("000.png")
+    assert {row["predicted_label"] for row in rows} <= {"apple", "pear", "plum"}
+    shown = capsys.readouterr().out
+    assert "15 samples classified, " in shown and f"% of them differently from their label: {table}" in shown
+
+
+def test_single_image(folder, fruit_run, tmp_path, capsys):
+    one = folder / "test" / "pear" / "002.png"
+    assert execute(["predict", str(fruit_run), str(one.parent), "--out", str(tmp_path / "all.csv")]) == 0
+    capsys.readouterr()
+    assert execute(["predict", str(fruit_run), str(one)]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header == "id,predicted_label,confidence" and len(lines) == 1
+    assert lines[0] in (tmp_path / "all.csv").read_text().splitlines()
+    one.write_bytes(b"nothing")
+    assert execute(["predict", str(fruit_run), str(one)]) == 2
+    assert f"cannot read {one}: " in capsys.readouterr().err
+
+
+def test_unlabelled_images(folder, fruit_run, tmp_path, capsys):
+    new = tmp_path / "new"
+    new.mkdir()
+    for number in range(3):
+        picture(number, number).save(new / f"{number}.png")
+    (new / "broken.png").write_bytes(b"x")
+    capsys.readouterr()
+    assert execute(["predict", str(fruit_run), str(new), "--out", str(tmp_path / "p.csv")]) == 0
+    assert "1 unusable file or row: broken.png: " in capsys.readouterr().err
+    (new / "list.csv").write_text("path\n2.png\n0.png\n")
+    assert execute(["predict", str(fruit_run), str(new / "list.csv"), "--out", str(tmp_path / "q.csv")]) == 0
+    one, two = (
+        {row["id"]: row["predicted_label"] for row in read_table(tmp_path / name)} for name in ("p.csv", "q.csv")
+    )
+    assert list(two) == ["2.png", "0.png"] and len(one) == 3 and all(one[name] == two[name] for name in two)
+    assert execute(["predict", str(fruit_run), str(folder), "--out", str(tmp_path / "all.csv")]) == 0
+    assert len(read_table(tmp_path / "all.csv")) == 75  # training set and test set
+
+
+def test_columns_are_matched_by_name(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    labels = random.integers(2, size=120)
+    values = random.normal(size=(120, 2)) + 4 * labels[:, None] * [1, -1]
+
+    def write(name, columns):
+        rows = [[{"a": v[0], "b": v[1], "label": k}[c] for c in columns] for v, k in zip(values, labels, strict=True)]
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
+        return str(tmp_path / name)
+
+    run, out = str(tmp_path / "run"), tmp_path / "out.csv"
+    options = [*QUICK, "--epochs", "8", "--lr", "0.05", "--out", run]
+    assert execute(["train", write("a.csv", ["a", "b", "label"]), *options]) == 0
+    tables = []
+    for name, columns in {"b.csv": ["b", "label", "a"], "c.csv": ["b", "a"], "a.csv": ["a", "b", "label"]}.items():
+        assert execute(["predict", run, write(name, columns), "--out", str(out)]) == 0
+        tables.append([row["predicted_label"] for row in read_table(out)])
+    assert tables[0] == tables[1] == tables[2] and len(set(tables[0])) == 2
+    assert execute(["predict", run, write("d.csv", ["a", "label"]), "--out", str(out)]) == 2
+    assert "no column 'b'" in capsys.readouterr().err

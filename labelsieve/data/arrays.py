@@ -3,7 +3,6 @@
 Pickled objects are never loaded, and headers are checked before memory is allocated.
 """
 
-import ast
 import csv
 import math
 import struct
@@ -13,6 +12,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 from labelsieve.data.classes import Array, encode_labels, join_names, missing_labels
 from labelsieve.data.columns import feature_tensor
 from labelsieve.data.images import Unusable
-from labelsieve.data.sets import Features, Labelled, Listing
+from labelsieve.data.sets import Labelled, Listing
 from labelsieve.errors import InputError
 
 MAX_CHANNELS = 16
@@ -30,9 +30,7 @@ OPTIONAL_KEYS = "and optionally test_{0}, test_labels, classes, clean_labels"
 IMAGE_KEYS = f"images, labels {OPTIONAL_KEYS.format('images')}"
 FEATURE_KEYS = f"features, labels {OPTIONAL_KEYS.format('features')}, columns"
 MAX_CLASSES = 10_000  # named by indices alone, unless there are as many samples
-MAX_HEADER = 10_000  # bytes, as in NumPy
 LARGE_FILE, MAX_EXPANSION = 2**30, 200  # a larger file may expand by at most this factor; images expand 2- to 50-fold
-HEADER_LENGTHS = {b"\x01": "<H", b"\x02": "<I", b"\x03": "<I"}  # version -> format of the header length
 WRITE_AGAIN = "write it again with np.save or np.savez"
 
 
@@ -164,28 +162,21 @@ def _expected_size(file: IO[bytes], place: str) -> int:
     """Return the size in bytes that the header of a .npy file implies, including the header."""
     if file.read(6) != b"\x93NUMPY":
         raise InputError(f"{place} is not a plain array (pickles are not loaded); {WRITE_AGAIN}")
-    layout = HEADER_LENGTHS.get(file.read(2)[:1])
-    if layout is None:
+    version = file.read(2)[:1]
+    if version not in (b"\x01", b"\x02", b"\x03"):
         raise InputError(f"{place} has an unknown format; {WRITE_AGAIN}")
-    (length,) = struct.unpack(layout, file.read(struct.calcsize(layout)))
-    shape, dtype = _shape_and_dtype(file.read(min(length, MAX_HEADER + 1)), place)
-    if dtype.hasobject:
-        raise InputError(f"{place} is not a plain array, it contains Python objects; use a dtype such as int64 or str")
-    return 8 + struct.calcsize(layout) + int(length) + math.prod(shape) * dtype.itemsize
-
-
-def _shape_and_dtype(header: bytes, place: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    read_header = np.lib.format.read_array_header_1_0 if version == b"\x01" else np.lib.format.read_array_header_2_0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fields = ast.literal_eval(header.decode() if len(header) <= MAX_HEADER else "")
-            shape, dtype = fields["shape"], np.lib.format.descr_to_dtype(fields["descr"])
-        valid = isinstance(shape, tuple) and all(type(side) is int and side >= 0 for side in shape)
-        if valid and (dtype.itemsize or 0 in shape):
-            return shape, dtype
-    except (ValueError, TypeError, KeyError, IndexError, SyntaxError, MemoryError, RecursionError):
-        pass
-    raise InputError(f"{place} has a damaged header; {WRITE_AGAIN}") from None
+            shape, _, dtype = read_header(file)
+    except (ValueError, TypeError, LookupError, SyntaxError, TokenError, MemoryError, RecursionError):
+        raise InputError(f"{place} has a damaged header; {WRITE_AGAIN}") from None
+    if not all(type(side) is int and side >= 0 for side in shape) or not (dtype.itemsize or 0 in shape):
+        raise InputError(f"{place} has a damaged header; {WRITE_AGAIN}")
+    if dtype.hasobject:
+        raise InputError(f"{place} is not a plain array, it contains Python objects; use a dtype such as int64 or str")
+    return file.tell() + math.prod(shape) * dtype.itemsize
 
 
 def _read_images(path: Path) -> Listing:
@@ -207,7 +198,7 @@ def _read_features(path: Path) -> Listing:
     indices, classes = _class_indices(arrays, str(path))
     columns = _column_names(arrays, path)
     unusable: list[Unusable] = []
-    sets: dict[str, Features] = {}
+    sets: dict[str, Labelled] = {}
     for key, labels, clean in (("features", "labels", "clean_labels"), ("test_features", "test_labels", None)):
         if key not in arrays:
             continue
@@ -225,8 +216,8 @@ def _read_features(path: Path) -> Listing:
         if not good:
             last = f"{unusable[-1].name}: {unusable[-1].reason}"
             raise InputError(f"{path}: none of the {len(names):,} rows can be used; {last}")
-        whole = Features(table, columns, indices[labels], classes, names, indices.get(clean or ""))
-        sets[key] = whole.at(good) if faults else whole
+        whole = Labelled(table, indices[labels], classes, indices.get(clean or ""), names, columns=columns)
+        sets[key] = whole.at(torch.tensor(good)) if faults else whole
     return Listing(sets["features"], sets.get("test_features"), None, unusable, "arrays of numbers")
 
 

@@ -5,11 +5,12 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -56,22 +57,8 @@ class DecodedCache:
         np.take(self.pixels, rows, axis=0, out=out, mode="clip")  # mode "raise" would copy twice
 
 
-def open_cache(
-    folder: Path,
-    pictures: Pictures,
-    frame: Frame,
-    workers: int = 1,
-    on_progress: Callable[[int], None] = lambda done: None,
-) -> DecodedCache:
-    """Open the cache of a set; build it if it is missing or damaged, by one process at a time.
-
-    Args:
-        folder: folder of the cache files; created if missing.
-        pictures: the set.
-        frame: size and channels to decode to.
-        workers: number of threads that decode.
-        on_progress: called with the number of decoded images.
-    """
+def open_cache(folder: Path, pictures: Pictures, frame: Frame, workers: int = 1) -> DecodedCache:
+    """Open the cache of a set; build it if it is missing or damaged, by one process at a time."""
     shape = (len(pictures), frame.height, frame.width, frame.channels)
     path = folder / f"{cache_key(pictures, frame)}.npy"
     pixels = _map(path, shape)
@@ -79,7 +66,7 @@ def open_cache(
         with _locked(path.with_suffix(".lock")):
             pixels = _map(path, shape)  # another process may have built it meanwhile
             if pixels is None:
-                _build(path, pictures, frame, workers, on_progress)
+                _build(path, pictures, frame, workers)
                 pixels = _map(path, shape)
     if pixels is None:
         raise InputError(f"cannot use {path}: it changed after it was written; use another --cache folder")
@@ -109,36 +96,25 @@ def sampled_bytes(pictures: Pictures) -> Iterator[bytes]:
 def _map(path: Path, shape: tuple[int, ...]) -> Array | None:
     """Map a cache file into memory; None if it is missing, truncated or has another shape."""
     try:
-        with path.open("rb") as file:
-            header = _npy_header(shape)
-            size = len(header) + int(np.prod(shape))
-            if file.read(len(header)) != header or os.fstat(file.fileno()).st_size != size:
-                return None
-            return np.memmap(file, np.uint8, "r", len(header), shape).view(np.ndarray)
-    except FileNotFoundError:
+        pixels = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, EOFError, ValueError, SyntaxError, TokenError):
         return None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    return pixels.view(np.ndarray) if pixels.shape == shape and pixels.dtype == np.uint8 else None
 
 
-def _npy_header(shape: tuple[int, ...]) -> bytes:
-    """Return the header of a uint8 .npy file, so that NumPy can load the cache."""
-    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    length = -(-(10 + len(text) + 1) // 64) * 64 - 10
-    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
-
-
-def _build(path: Path, pictures: Pictures, frame: Frame, workers: int, on_progress: Callable[[int], None]) -> None:
+def _build(path: Path, pictures: Pictures, frame: Frame, workers: int) -> None:
     """Write a temporary file, flush it to disk and rename it; the caller holds the lock."""
     shape = (len(pictures), frame.height, frame.width, frame.channels)
     temporary = path.with_suffix(".partial")
     try:
         _check_free_space(path, int(np.prod(shape)))
         with temporary.open("wb") as file:
-            file.write(_npy_header(shape))
-            for done, images in _decoded_chunks(pictures, frame, workers):
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for images in _decoded_chunks(pictures, frame, workers):
                 file.write(images)
-                on_progress(done)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -148,8 +124,8 @@ def _build(path: Path, pictures: Pictures, frame: Frame, workers: int, on_progre
         temporary.unlink(missing_ok=True)
 
 
-def _decoded_chunks(pictures: Pictures, frame: Frame, workers: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield all images in order, in chunks, with the number decoded so far."""
+def _decoded_chunks(pictures: Pictures, frame: Frame, workers: int) -> Iterator[memoryview]:
+    """Yield all images in order, in chunks."""
     images = np.empty((WRITE_CHUNK, frame.height, frame.width, frame.channels), dtype=np.uint8)
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
@@ -161,7 +137,7 @@ def _decoded_chunks(pictures: Pictures, frame: Frame, workers: int) -> Iterator[
                 decode_into(images[start - first : index.stop - first], pictures, index, frame)
 
             list(pool.map(decode_chunk, range(first, last, DECODE_CHUNK)))
-            yield last, images[: last - first].data
+            yield images[: last - first].data
 
 
 def _stamp(read: Reader, index: int) -> str:

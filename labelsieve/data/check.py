@@ -11,7 +11,7 @@ from typing import NamedTuple
 from labelsieve.data.folder import IMAGE_FOLDER
 from labelsieve.data.images import BadImage, Frame, Pictures, Unusable, decode, read_header
 from labelsieve.data.load import ReadOptions, find, frame_for
-from labelsieve.data.sets import Features, Labelled, Undecoded
+from labelsieve.data.sets import Labelled, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.progress import live_bar
 from labelsieve.text import printable
@@ -29,14 +29,7 @@ class Examined(NamedTuple):
 
 
 def check(data: str, size: int | None, label: str | None, image: str | None) -> None:
-    """Print a report on a dataset; raise InputError if files or rows cannot be used.
-
-    Args:
-        data: file, folder or name of the dataset.
-        size: side that images are resized to; determined from the data if None.
-        label: name of the label column of a table; found if None.
-        image: name of the image column of a table; found if None.
-    """
+    """Print a report on a dataset; raise InputError if files or rows cannot be used."""
     options = ReadOptions(size=size, label=label, image=image)
     listing = find(data, options)
     frame = frame_for(listing, options)
@@ -86,7 +79,7 @@ def _examine_sample(split: Undecoded, index: int, frame: Frame | None) -> Examin
         decode(content, frame)
         header = read_header(content)
         return Examined(hashlib.sha256(content).digest(), (header.height, header.width))
-    values = split.images[index] if isinstance(split, Labelled) else split.values[index]
+    values = split.images[index]
     return Examined(hashlib.sha256(values.numpy().tobytes()).digest(), tuple(values.shape[1:]) or (len(values),))
 
 
@@ -104,7 +97,7 @@ def _describe(name: str, split: Undecoded, examined: dict[int, Examined], frame:
     lines.append(f"  sizes: {_summarise_sizes(Counter(one.size for one in examined.values()))}")
     if frame is not None and isinstance(split, Pictures):
         lines.append(f"  read as {frame.height} x {frame.width}, {'gray' if frame.channels == 1 else 'RGB'}")
-    if isinstance(split, Features):
+    if isinstance(split, Labelled) and split.columns:
         lines.append(f"  columns: {_names(split.columns)}")
     return lines
 

@@ -117,7 +117,9 @@ def read_cifar(path: Path) -> Listing:
     """
     layout, files = _read_folder(path) if path.is_dir() else _read_archive(path)
     classes = _class_names(layout, files[layout.meta])
-    train = _join([_samples(layout, files[name], classes) for name in layout.train], classes)
+    parts = [_samples(layout, files[name], classes) for name in layout.train]
+    images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
+    train = Labelled(images, labels, classes)
     test = _samples(layout, files[layout.test], classes)
     published = (contents_digest(train), contents_digest(test)) == DIGESTS[layout.name]
     kind = f"the published {layout.name}" if published else f"not the published {layout.name} (other contents)"
@@ -134,9 +136,7 @@ def contents_digest(data: Labelled) -> str:
 def read_cifar_n(path: Path, kind: str) -> Tensor:
     """Return one label set of a CIFAR-N file, (n) int64.
 
-    Args:
-        path: CIFAR-10_human.pt or CIFAR-100_human.pt, or the .npy files of the same contents.
-        kind: aggregate, random1, random2, random3 or worst (CIFAR-10N), noisy (CIFAR-100N), or clean.
+    `kind`: aggregate, random1, random2, random3 or worst (CIFAR-10N), noisy (CIFAR-100N), or clean.
     """
     arrays = _cifar_n_arrays(path)
     kinds = [name for name, key in CIFAR_N_KEYS.items() if key in arrays]
@@ -147,6 +147,15 @@ def read_cifar_n(path: Path, kind: str) -> Tensor:
     if not isinstance(labels, np.ndarray) or not labels.size:
         raise InputError(f"{path}: {CIFAR_N_KEYS[kind]} is not an array of labels; {DOWNLOAD_AGAIN}")
     return label_tensor(labels, 100 if CIFAR_N_KEYS["noisy"] in arrays else 10, f"{path}: {CIFAR_N_KEYS[kind]}")
+
+
+def check_records(content: bytes, size: int, place: str | Path) -> None:
+    """Raise if the contents of a binary file are not one or more records of the given size."""
+    if not content or len(content) % size:
+        raise InputError(
+            f"{place} is truncated: {len(content):,} bytes are not a multiple of the record size {size:,}; "
+            "download it again"
+        )
 
 
 class _File(NamedTuple):
@@ -181,7 +190,7 @@ def _is_cifar_binary(folder: Path, layout: Layout) -> bool:
 
 
 def _read_folder(path: Path) -> tuple[Layout, Mapping[str, _File]]:
-    with _file_errors(path):
+    with _read_errors(path):
         found = [(folder, layout) for folder in _folders(path) if (layout := _layout_of(folder))]
         if not found:
             raise InputError(f"{path} is not CIFAR; pass a folder such as {LAYOUTS[0].folder}, or its .tar.gz")
@@ -209,7 +218,7 @@ def _check_missing(layout: Layout, files: Mapping[str, object], place: Path) -> 
 def _read_archive(path: Path) -> tuple[Layout, Mapping[str, _File]]:
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is neither a file nor a folder; pass the published .tar.gz or its folder")
-    with _file_errors(path), path.open("rb") as file:
+    with _read_errors(path), path.open("rb") as file:
         files = dict(_members(path, file))
     layout = max(LAYOUTS, key=lambda layout: len(files.keys() & set(layout.files)) / len(layout.files))
     if not files.keys() & set(layout.files):
@@ -222,7 +231,7 @@ def _members(path: Path, file: IO[bytes]) -> Iterator[tuple[str, _File]]:
     """Yield the files of CIFAR in an archive; ignore links, devices and paths that lead elsewhere."""
     seen = set()
     stream = _LimitedStream(_decompressed(file), path)
-    with _archive_errors(path), tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as archive:  # type: ignore[call-overload]
         for number, member in enumerate(archive):
             if number == MAX_MEMBERS or member.size > MAX_FILE:
                 raise InputError(f"{path} is not CIFAR: it has too many or too large members")
@@ -252,7 +261,7 @@ def _is_cifar_archive(path: Path) -> bool:
     """Return whether one of the first members of an archive is a file of CIFAR."""
     folders = {layout.folder for layout in LAYOUTS}
     try:
-        with path.open("rb") as file, _archive_errors(path):
+        with _read_errors(path), path.open("rb") as file:
             stream = _LimitedStream(_decompressed(file), path)
             with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
                 for member in itertools.islice(archive, 20):
@@ -286,28 +295,16 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
 
 
 @contextmanager
-def _archive_errors(path: Path) -> Iterator[None]:
-    """Convert errors of damaged archives to InputError."""
+def _read_errors(path: Path) -> Iterator[None]:
+    """Convert errors of reading files and damaged archives to InputError."""
     try:
         yield
     except InputError:
         raise
     except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, ValueError, OverflowError) as error:
         raise InputError(f"{path} is truncated, damaged or not a .tar.gz archive; download it again") from error
-
-
-@contextmanager
-def _file_errors(path: Path) -> Iterator[None]:
-    """Convert OSError to InputError."""
-    try:
-        yield
     except OSError as error:
         raise InputError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
-
-
-def _join(parts: list[Labelled], classes: tuple[str, ...]) -> Labelled:
-    images = parts[0].images if len(parts) == 1 else torch.cat([part.images for part in parts])
-    return Labelled(images, torch.cat([part.labels for part in parts]), classes)
 
 
 def _samples(layout: Layout, file: _File, classes: tuple[str, ...]) -> Labelled:
@@ -320,11 +317,7 @@ def _samples(layout: Layout, file: _File, classes: tuple[str, ...]) -> Labelled:
 def _binary_records(layout: Layout, file: _File) -> tuple[Array, Array]:
     """Return pixels and labels of records of label bytes and 3,072 bytes of pixels, channel by channel."""
     size = layout.label_bytes + PIXELS
-    if not file.content or len(file.content) % size:
-        raise InputError(
-            f"{file.place} is truncated: {len(file.content):,} bytes are not a multiple of the record size {size:,}; "
-            "download it again"
-        )
+    check_records(file.content, size, file.place)
     rows = np.frombuffer(file.content, np.uint8).reshape(-1, size)
     return rows[:, layout.label_bytes :].copy(), rows[:, layout.label_bytes - 1]
 
@@ -367,7 +360,7 @@ def _cifar_n_arrays(path: Path) -> dict[str, Any]:
     """Return the contents of a CIFAR-N file by name, saved by PyTorch or NumPy."""
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a file; pass CIFAR-10_human.pt or CIFAR-100_human.pt")
-    with _file_errors(path):
+    with _read_errors(path):
         content = _read_file(path, MAX_CIFAR_N, "CIFAR-N").content
     if content.startswith(b"PK"):
         found = load_plain(_zipped_pickle(content, path), path)

@@ -28,17 +28,10 @@ MAX_QUOTED = 60  # characters
 
 
 def encode_labels(labels: Labels, source: str, rows: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
-    """Return class indices and the sorted class names.
+    """Return class indices (n) int64 and the sorted class names.
 
     Strings are sorted as strings, integers (also as text, also 1.0) as numbers, false before true.
-
-    Args:
-        labels: (n) strings, integers or booleans.
-        source: name of the data, for messages.
-        rows: (n) names of the rows, for messages.
-
-    Returns:
-        (n) int64 class indices, and K class names.
+    `rows`: names of the rows, for messages.
     """
     codes, distinct = factorize(labels)
     if len(distinct) == len(codes) > MAX_DISTINCT_ONLY:

@@ -14,19 +14,16 @@ import torch
 from torch import Tensor
 
 from labelsieve.data.classes import Array, Labels, encode_labels, factorize, join_names, missing_labels, quote
+from labelsieve.data.folder import SPLITS as FOLDER_SPLITS
 from labelsieve.data.images import Pictures, Reader, SubsetReader, Unusable
-from labelsieve.data.sets import Features, Listing
+from labelsieve.data.sets import Labelled, Listing
 from labelsieve.errors import InputError, nearest
 
 LABEL_NAMES = ("label", "labels", "class", "target")
 IMAGE_NAMES = ("image", "path", "file", "filename", "filepath", "image_path", "file_name", "img")
 CLEAN_NAMES = ("clean_label", "clean_labels", "true_label")
 INDEX_NAMES = ("", "index", "id", "unnamed: 0", "__index_level_0__")  # number the rows, so they are not features
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("test", "testing"), "test"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "valid"),
-}
+SPLITS = {**FOLDER_SPLITS, "dev": "valid"}
 
 
 class ColumnRoles(NamedTuple):
@@ -55,14 +52,7 @@ class RawTable(NamedTuple):
 
 
 def assign_columns(columns: Sequence[str], source: str, label: str | None, image: str | None) -> ColumnRoles:
-    """Return the roles of the columns, from the given names or from the usual ones.
-
-    Args:
-        columns: names of all columns.
-        source: name of the table, for messages.
-        label: name of the label column, or None to find it.
-        image: name of the image column, or None to find it.
-    """
+    """Return the roles of the columns, from the given names or from the usual ones."""
     repeated = [name for name, count in Counter(columns).items() if count > 1]
     if repeated:
         raise InputError(f"{source} has two columns {quote(repeated[0])}; rename one")
@@ -121,13 +111,12 @@ def list_table(table: RawTable, kind: str) -> Listing:
     whole = _make_set(table, good, labels, clean, classes)
     if table.splits is None:
         return Listing(whole, None, None, unusable, kind)
-    members: dict[str, list[int]] = {"train": [], "test": [], "valid": []}
-    for position, row in enumerate(good):
-        members[SPLITS[_split_key(table.splits[row])]].append(position)
-    if not members["train"]:
+    splits = np.array([SPLITS[_split_key(table.splits[row])] for row in good])
+    members = {split: torch.from_numpy(np.flatnonzero(splits == split)) for split in ("train", "test", "valid")}
+    if not len(members["train"]):
         raise InputError(f"{table.source}: no usable row has the split train; add some")
     _check_unseen_classes(whole, members, table)
-    test, valid = (whole.at(members[split]) if members[split] else None for split in ("test", "valid"))
+    test, valid = (whole.at(members[split]) if len(members[split]) else None for split in ("test", "valid"))
     return Listing(whole.at(members["train"]), test, valid, unusable, kind)
 
 
@@ -182,11 +171,11 @@ def _class_indices(table: RawTable, good: Sequence[int]) -> tuple[Tensor, Tensor
 
 def _make_set(
     table: RawTable, good: Sequence[int], labels: Tensor, clean: Tensor | None, classes: tuple[str, ...]
-) -> Pictures | Features:
+) -> Pictures | Labelled:
     names = [table.names[row] for row in good]
     if isinstance(table.inputs, Tensor):
         values = table.inputs if len(good) == len(table.rows) else table.inputs[torch.tensor(good)]
-        return Features(values, table.columns, labels, classes, names, clean)
+        return Labelled(values, labels, classes, clean, names, columns=table.columns)
     read = table.inputs if len(good) == len(table.rows) else SubsetReader(table.inputs, good)
     return Pictures(names, read, labels, classes, clean)
 
@@ -195,7 +184,7 @@ def _split_key(value: Any) -> str:
     return str(value).strip().lower()
 
 
-def _check_unseen_classes(whole: Pictures | Features, members: dict[str, list[int]], table: RawTable) -> None:
+def _check_unseen_classes(whole: Pictures | Labelled, members: dict[str, Tensor], table: RawTable) -> None:
     """Raise if a test or validation row has a class without training rows, unless the file defines the classes."""
     if table.classes is not None:
         return
@@ -203,8 +192,8 @@ def _check_unseen_classes(whole: Pictures | Features, members: dict[str, list[in
     for split in ("test", "valid"):
         unseen = (counts[whole.labels[members[split]]] == 0).nonzero().flatten().tolist()
         if unseen:
-            row = members[split][unseen[0]]
+            row = int(members[split][unseen[0]])
             raise InputError(
-                f"{table.source}: {whole.names[row]} in the {split} split has the label "
-                f"{quote(whole.classes[whole.labels[row]])}, which no training row has; correct or remove it"
+                f"{table.source}: {(whole.names or ())[row]} in the {split} split has the label "
+                f"{quote(whole.classes[int(whole.labels[row])])}, which no training row has; correct or remove it"
             )

@@ -63,24 +63,15 @@ class Unusable(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """Size and channels that all images of a set are converted to."""
+    """Size and channels of an image, or those that all images of a set are converted to."""
 
     height: int
     width: int
     channels: int  # 1: grayscale, 3: RGB
 
 
-@dataclass(frozen=True)
-class ImageHeader:
-    """Size and color mode of an encoded image."""
-
-    height: int
-    width: int
-    gray: bool
-
-
 class Reader(Protocol):
-    """Return the encoded bytes of a sample, or raise OSError. Readers can be pickled."""
+    """Return the encoded bytes of a sample, or raise OSError."""
 
     def __call__(self, index: int) -> bytes: ...
 
@@ -120,13 +111,14 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.names)
 
-    def at(self, index: Sequence[int]) -> "Pictures":
+    def at(self, index: Sequence[int] | Tensor) -> "Pictures":
         """Return the subset at the given positions."""
-        picked = torch.as_tensor(list(index), dtype=torch.int64)
+        picked = torch.as_tensor(index, dtype=torch.int64)
+        positions = picked.tolist()
         return replace(
             self,
-            names=[self.names[i] for i in index],
-            read=SubsetReader(self.read, list(index)),
+            names=[self.names[i] for i in positions],
+            read=SubsetReader(self.read, positions),
             labels=self.labels[picked],
             clean=None if self.clean is None else self.clean[picked],
         )
@@ -160,15 +152,11 @@ def common_frame(pictures: Pictures, size: int | None = None) -> Frame:
     """Return the frame for a set, from the headers of up to 1,000 images at even intervals.
 
     If all images have one size of at most 224 pixels, they keep it. Otherwise they become squares whose side is the
-    median of the shorter sides, at most 224. The set is grayscale if all of these images are.
-
-    Args:
-        pictures: the set.
-        size: side length to use instead.
+    median of the shorter sides, at most 224, or `size` if given. The set is grayscale if all of these images are.
     """
     if not len(pictures):
         raise InputError("the dataset has no images")
-    headers: list[ImageHeader] = []
+    headers: list[Frame] = []
     for index in range(0, len(pictures), -(-len(pictures) // MAX_HEADERS)):
         try:
             headers.append(read_header(pictures.bytes_of(index)))
@@ -176,7 +164,7 @@ def common_frame(pictures: Pictures, size: int | None = None) -> Frame:
             continue  # reported when it is decoded
     if not headers:
         raise InputError(f"none of the images can be read; the first is {pictures.names[0]}")
-    channels = 1 if all(found.gray for found in headers) else 3
+    channels = max(found.channels for found in headers)
     if size is not None:
         return Frame(size, size, channels)
     height, width = headers[0].height, headers[0].width
@@ -187,13 +175,13 @@ def common_frame(pictures: Pictures, size: int | None = None) -> Frame:
     return Frame(side, side, channels)
 
 
-def read_header(content: bytes) -> ImageHeader:
-    """Return the upright size and the color mode of an image without decoding its pixels."""
+def read_header(content: bytes) -> Frame:
+    """Return the upright size and the channels of an image without decoding its pixels."""
     with _opened(content) as image:
         width, height = image.size
         if image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8):  # rotated by 90 degrees
             width, height = height, width
-        return ImageHeader(height, width, image.mode in GRAY)
+        return Frame(height, width, 1 if image.mode in GRAY else 3)
 
 
 def decode(content: bytes, frame: Frame) -> Array:

@@ -42,12 +42,8 @@ class LabelRow(NamedTuple):
 def read_label_file(path: Path, classes: Sequence[str], count: int, names: Sequence[str] | None = None) -> LabelOverlay:
     """Read the labels for a set.
 
-    Args:
-        path: .npy file of class indices, or .csv file with a column `label` of class names or indices. Columns `name`
-            or `index` identify the samples; a column `decided` marks confirmed labels.
-        classes: class names of the set.
-        count: number of samples of the set.
-        names: (n) names of the samples, if they have any.
+    A .npy file contains class indices. A .csv file has a column `label` of class names or indices; columns `name` or
+    `index` identify the samples, and a column `decided` marks confirmed labels.
     """
     decided: Array | None = None
     if path.suffix == ".npy":

@@ -9,8 +9,8 @@ To add a format or dataset, write a module with two functions and add a line to 
     def is_mine(path: Path) -> bool: ...       whether a path looks like it; cheap, and never raises
     def read_mine(path: Path) -> Listing: ...  list its samples; raise InputError if files are missing or damaged
 
-A reader of images returns `Pictures`, whose images are decoded here. A reader of arrays returns `Labelled`, a reader of
-numbers `Features`. To let users pass a name instead of a path, add the name to `published.PUBLISHED`.
+A reader of images returns `Pictures`, whose images are decoded here. A reader of arrays or
+numbers returns `Labelled`. To let users pass a name instead of a path, add the name to `published.PUBLISHED`.
 """
 
 import difflib
@@ -59,7 +59,7 @@ from labelsieve.data.published import (
     read_tiny_imagenet,
     subsampled,
 )
-from labelsieve.data.sets import Features, Labelled, Listing, Sets, Streamed, Trainable, Undecoded, default_workers
+from labelsieve.data.sets import Labelled, Listing, Sets, Streamed, Trainable, Undecoded, default_workers
 from labelsieve.data.table import is_table, read_table
 from labelsieve.errors import InputError
 from labelsieve.runtime import generator
@@ -177,9 +177,6 @@ def decode_all(split: Undecoded, frame: Frame | None) -> tuple[Labelled, list[Un
     """Decode a split into memory; return it without the samples that cannot be decoded, and those."""
     if isinstance(split, Labelled):
         return split, []
-    if isinstance(split, Features):
-        features = Labelled(split.values, split.labels, split.classes, split.clean, split.names)
-        return replace(features, columns=split.columns), []
     assert frame is not None
     images = np.empty((len(split), frame.channels, frame.height, frame.width), dtype=np.uint8)
 

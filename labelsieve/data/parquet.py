@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,25 +40,11 @@ class TableFile(NamedTuple):
     rows: Arrow  # a table without the bytes of images
 
 
-class PieceLoader(Protocol):
-    """Load the image cells of one piece of a table."""
-
-    def __call__(self, piece: int) -> Arrow: ...
-
-    def stamp(self, piece: int) -> str:
-        """Return a text that changes when the file of a piece is rewritten."""
-        ...
-
-    def complete(self) -> bool:
-        """Return whether every cell is known to contain an image, not the path of one."""
-        ...
-
-
 @dataclass(frozen=True)
 class CellReader:
     """Read encoded images from the cells of a column, piece by piece; the last two pieces are kept."""
 
-    load: PieceLoader
+    load: "ParquetPieces | ArrowPieces"  # returns the cells of one piece
     starts: tuple[int, ...]  # first row of each piece
     folder: Path
     kept: dict[int, Arrow] = field(default_factory=dict, compare=False, repr=False)
@@ -105,6 +91,7 @@ class ParquetPieces:
         return self.kept[file].read_row_group(group, columns=[self.column], use_threads=False).column(self.column)
 
     def stamp(self, piece: int) -> str:
+        """Return a text that changes when the file of a piece is rewritten."""
         return file_stamp(self.files[self.groups[piece][0]])
 
     def complete(self) -> bool:
@@ -131,10 +118,11 @@ class ArrowPieces:
         return _open_stream(self.files[piece]).column(self.column)
 
     def stamp(self, piece: int) -> str:
+        """Return a text that changes when the file of a piece is rewritten."""
         return file_stamp(self.files[piece])
 
     def complete(self) -> bool:
-        """Return True: images that cells name lie inside the dataset folder."""
+        """Return True: the files that cells name are inside the dataset folder."""
         return True
 
 
@@ -147,11 +135,6 @@ def read_parquet(path: Path, label: str | None = None, image: str | None = None)
     """List the rows of a Parquet file, or of a folder of Parquet files with equal columns.
 
     If all files of a folder have names that start with train, test or validation, they define the splits.
-
-    Args:
-        path: the file or folder.
-        label: name of the label column; found by the usual names if None.
-        image: name of the image column; found by its type or the usual names if None.
     """
     parquet = _pyarrow("parquet")
     files = _parquet_files(path)
@@ -162,11 +145,11 @@ def read_parquet(path: Path, label: str | None = None, image: str | None = None)
     schemas = [file.schema_arrow for file in opened]
     _check_equal_columns(files, schemas)
     roles = _assign_arrow_columns(schemas[0], str(path), label, image)
-    reader, embedded = None, _has_embedded_images(schemas[0], roles)
-    if embedded and roles.image is not None:
+    reader, embedded = None, _embedded_column(schemas[0], roles)
+    if embedded is not None:
         groups = [(k, group) for k, file in enumerate(opened) for group in range(file.num_row_groups)]
         sizes = [opened[k].metadata.row_group(group).num_rows for k, group in groups]
-        pieces = ParquetPieces(tuple(files), roles.image, tuple(groups))
+        pieces = ParquetPieces(tuple(files), embedded, tuple(groups))
         reader = CellReader(pieces, _starts(sizes), _image_folder(path))
     parts = []
     for file, content, split in zip(files, opened, _splits_by_name(files), strict=True):
@@ -182,13 +165,7 @@ def is_saved_dataset(path: Path) -> bool:
 
 
 def read_saved_dataset(path: Path, label: str | None = None, image: str | None = None) -> Listing:
-    """List the rows of a folder that `save_to_disk` wrote; the folders of a dataset dict are the splits.
-
-    Args:
-        path: the folder.
-        label: name of the label column; found by the usual names if None.
-        image: name of the image column; found by its type or the usual names if None.
-    """
+    """List the rows of a folder that `save_to_disk` wrote; the folders of a dataset dict are the splits."""
     _pyarrow("ipc")
     folders = _dataset_folders(path)
     files = [(file, split) for split, folder in folders for file in _dataset_files(folder)]
@@ -200,10 +177,10 @@ def read_saved_dataset(path: Path, label: str | None = None, image: str | None =
     _check_equal_columns(paths, [table.schema for table in tables])
     schema = tables[0].schema
     roles = _assign_arrow_columns(schema, str(path), label, image)
-    reader, embedded = None, _has_embedded_images(schema, roles)
-    if embedded and roles.image is not None:
+    reader, embedded = None, _embedded_column(schema, roles)
+    if embedded is not None:
         starts = _starts([table.num_rows for table in tables])
-        reader = CellReader(ArrowPieces(tuple(paths), roles.image), starts, path)
+        reader = CellReader(ArrowPieces(tuple(paths), embedded), starts, path)
     needed = _columns_to_read(roles, embedded)
     parts = [TableFile(file, split, table.select(needed)) for (file, split), table in zip(files, tables, strict=True)]
     classes = _schema_classes(schema, roles.label) or _info_classes(folders[0][1], roles.label)
@@ -314,8 +291,9 @@ def _assign_arrow_columns(schema: Arrow, source: str, label: str | None, image: 
     return roles
 
 
-def _has_embedded_images(schema: Arrow, roles: ColumnRoles) -> bool:
-    return roles.image is not None and _is_bytes(schema.field(roles.image).type)
+def _embedded_column(schema: Arrow, roles: ColumnRoles) -> str | None:
+    """Return the image column if its cells contain encoded images."""
+    return roles.image if roles.image is not None and _is_bytes(schema.field(roles.image).type) else None
 
 
 def _is_bytes(kind: Arrow) -> bool:
@@ -346,10 +324,10 @@ def _is_numeric(kind: Arrow) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 
 
-def _columns_to_read(roles: ColumnRoles, embedded: bool) -> list[str]:
+def _columns_to_read(roles: ColumnRoles, embedded: str | None) -> list[str]:
     """Return the columns that are read at once: all that are used, except the bytes of images."""
-    named = (roles.label, roles.split, roles.clean, None if embedded else roles.image, *roles.numbers)
-    return list(dict.fromkeys(name for name in named if name is not None))
+    named = (roles.label, roles.split, roles.clean, roles.image, *roles.numbers)
+    return list(dict.fromkeys(name for name in named if name not in (None, embedded)))
 
 
 def _schema_classes(schema: Arrow, label: str) -> tuple[str, ...] | None:
@@ -394,8 +372,9 @@ def _raw_table(
     elif reader is not None:
         inputs = reader
     else:
+        folder = _image_folder(path)
         names = [(name or "").strip() for name in _column_values(parts, roles.image)]
-        inputs, faults = FileReader(_image_folder(path), names), path_faults(_image_folder(path), names, labels, rows)
+        inputs, faults = FileReader(folder, names), path_faults(folder, names, labels, rows)
     return RawTable(
         str(path),
         rows,

@@ -17,7 +17,7 @@ import numpy as np
 from labelsieve.errors import InputError
 from labelsieve.text import printable
 
-NUMERIC_DTYPE = re.compile(r"b1|[iu][1248]|f[248]")
+NUMERIC_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 NAMES = frozenset(
     (
         *("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"),
@@ -127,7 +127,7 @@ class _Dtype:
 
     def to_numpy(self) -> np.dtype[Any]:
         order, name = (text.decode("latin-1") if isinstance(text, bytes) else text for text in (self.order, self.name))
-        if not NUMERIC_DTYPE.fullmatch(name):
+        if not NUMERIC_DTYPE.fullmatch(order + name):
             raise _NotPlain(f"contains an array of dtype {printable(name[:80])}")
         return np.dtype(order + name)
 

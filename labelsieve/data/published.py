@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from labelsieve.data.arrays import image_tensor, label_tensor
+from labelsieve.data.cifar import check_records
 from labelsieve.data.classes import Array
 from labelsieve.data.folder import (
     find_images,
@@ -272,11 +273,7 @@ def _read_bin(files: list[Path]) -> Labelled:
     images, labels = [], []
     for file in files:
         content = file.read_bytes()
-        if not content or len(content) % ANIMAL_RECORD.itemsize:
-            raise InputError(
-                f"{file} is truncated: {len(content):,} bytes are not a multiple of the record size "
-                f"{ANIMAL_RECORD.itemsize:,}; download it again"
-            )
+        check_records(content, ANIMAL_RECORD.itemsize, file)
         found = np.frombuffer(content, ANIMAL_RECORD)
         images.append(torch.from_numpy(found["pixels"].copy()))
         labels.append(label_tensor(found["label"].astype(np.int64), len(ANIMAL_CLASSES), str(file)))

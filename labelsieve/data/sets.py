@@ -32,46 +32,10 @@ def standardise(images: Tensor) -> Tensor:
 
 
 def normalise_inputs(samples: Tensor, normalise: str) -> Tensor:
-    """Return images as network inputs; features are returned unchanged.
-
-    Args:
-        samples: (B, C, H, W) uint8 images, or (B, F) float32 features.
-        normalise: "image" to standardise each image, "imagenet" to use the channel statistics of ImageNet.
-    """
+    """Return (B, C, H, W) uint8 images as network inputs; (B, F) features are returned unchanged."""
     if samples.dtype != torch.uint8:
         return samples
     return _normalise_channels(samples, *IMAGENET) if normalise == "imagenet" else standardise(samples)
-
-
-@dataclass(frozen=True)
-class Features:
-    """A labelled set of numeric rows."""
-
-    values: Tensor  # (n, F) float32
-    columns: tuple[str, ...]  # (F)
-    labels: Tensor  # (n) int64
-    classes: tuple[str, ...]
-    names: Sequence[str]  # (n) file:row
-    clean: Tensor | None = None  # (n) true labels, if known
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (columns,)."""
-        return tuple(self.values.shape[1:])
-
-    def at(self, index: Sequence[int]) -> "Features":
-        """Return the subset at the given positions."""
-        picked = torch.as_tensor(list(index), dtype=torch.int64)
-        return replace(
-            self,
-            values=self.values[picked],
-            labels=self.labels[picked],
-            names=[self.names[i] for i in index],
-            clean=None if self.clean is None else self.clean[picked],
-        )
 
 
 @dataclass(frozen=True)
@@ -242,7 +206,7 @@ class Streamed:
 
 
 Trainable = Labelled | Streamed
-Undecoded = Labelled | Pictures | Features
+Undecoded = Labelled | Pictures
 
 
 class Sets(NamedTuple):

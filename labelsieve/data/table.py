@@ -56,12 +56,7 @@ def read_table(path: Path, label: str | None = None, image: str | None = None) -
     """List the rows of a CSV or TSV file.
 
     With a column of image paths (relative to the folder of the file) the sets are Pictures. Without one, all other
-    columns are numbers and the sets are Features.
-
-    Args:
-        path: the file.
-        label: name of the label column; found by the usual names if None.
-        image: name of the image column; found by the usual names if None.
+    columns are numbers.
     """
     with _text_file(path) as file:
         records = _records(path, file)
@@ -80,11 +75,7 @@ def read_unlabelled_table(
 ) -> Pictures | Labelled:
     """Return the rows of a CSV or TSV file; all labels are 0.
 
-    Args:
-        path: the file.
-        classes: class names of the model.
-        image: name of the image column; found by the usual names if None.
-        columns: feature columns of the model; None for a model of images.
+    `columns`: feature columns of the model; None for a model of images.
     """
     header, rows = read_dict_rows(path)
     if not rows:

@@ -143,9 +143,9 @@ def test_features(tmp_path):
         columns=np.array(["size", "age"]),
     )
     train, test, valid, bad = read_npz(path)[:4]
-    assert torch.equal(train.values, torch.from_numpy(FEATURES.astype(np.float32))) and train.columns == ("size", "age")
+    assert torch.equal(train.images, torch.from_numpy(FEATURES.astype(np.float32))) and train.columns == ("size", "age")
     assert train.labels.tolist() == LABELS.tolist() and train.clean.tolist() == LABELS[::-1].tolist()
-    assert test.values.shape == (2, 2) and test.names[1] == "mine.npz:test_features[1]" and valid is None and not bad
+    assert test.images.shape == (2, 2) and test.names[1] == "mine.npz:test_features[1]" and valid is None and not bad
 
 
 def test_rows_with_non_finite_values_are_unusable(tmp_path):
@@ -240,12 +240,13 @@ DAMAGED = [
     (headed("(1000000000000,)", "'<U0'"), "damaged header"),
     (headed("(" * 200 + ")" * 200), "damaged header"),
     (headed("__import__('os')"), "damaged header"),
+    (headed("(("), "damaged header"),
     (headed(more=" " * 20_000), "damaged header"),
     (headed(more=" " * 100_000, version=b"\x02\x00"), "damaged header"),
     (headed(version=b"\x09\x00"), "unknown format"),
     (pickle.dumps(LABELS), "pickles are not loaded"),
     (npy_bytes(LABELS)[:-1], "of 224 bytes"),
-    (npy_bytes(LABELS)[:9], "cannot read"),
+    (npy_bytes(LABELS)[:9], "damaged header"),
     (b"", "not a plain array"),
 ]
 

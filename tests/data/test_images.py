@@ -106,7 +106,7 @@ def test_a_lossless_webp(tmp_path):
 def test_sixteen_bits_keep_the_upper_eight():
     deep = (RAMP.astype(np.uint16) << 8) + 99
     gray = png(60, 40, 16, 0, b"".join(b"\0" + row.astype(">u2").tobytes() for row in deep))
-    assert (decode(gray, Frame(40, 60, 1))[..., 0] == RAMP).all() and read_header(gray).gray
+    assert (decode(gray, Frame(40, 60, 1))[..., 0] == RAMP).all() and read_header(gray).channels == 1
     assert (decode(gray, WHOLE) == RAMP[..., None]).all()
     colour = (COLOUR.astype(np.uint16) << 8) + 99
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in colour)
@@ -129,7 +129,7 @@ def test_transparency_is_composited_on_white():
     by_bytes = encoded(palette, "PNG", transparency=bytes([255, 0]))
     assert decode(by_bytes, Frame(1, 2, 3)).tolist() == [[[10, 20, 30], [255, 255, 255]]]
     gray = encoded(Image.merge("LA", (Image.new("L", (1, 1), 100), Image.new("L", (1, 1), 0))))
-    assert decode(gray, Frame(1, 1, 1)).item() == 255 and read_header(gray).gray
+    assert decode(gray, Frame(1, 1, 1)).item() == 255 and read_header(gray).channels == 1
     half = encoded(Image.new("RGBA", (1, 1), (0, 0, 0, 51)))  # a fifth of black on white
     assert decode(half, Frame(1, 1, 3)).tolist() == [[[204, 204, 204]]]
     solid = encoded(Image.new("LA", (1, 1), (100, 255)))
@@ -138,7 +138,9 @@ def test_transparency_is_composited_on_white():
 
 def test_one_bit_is_black_and_white():
     bits = encoded(Image.fromarray(RAMP > 100))
-    assert (decode(bits, Frame(40, 60, 1))[..., 0] == np.where(RAMP > 100, 255, 0)).all() and read_header(bits).gray
+    assert (decode(bits, Frame(40, 60, 1))[..., 0] == np.where(RAMP > 100, 255, 0)).all() and read_header(
+        bits
+    ).channels == 1
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF"])

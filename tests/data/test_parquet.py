@@ -98,7 +98,7 @@ def test_numbers_of_any_type(tmp_path):
         "label": ["a", "b", "a", "a", None],
     }
     train, _, _, bad = read_parquet(written(tmp_path / "a.parquet", columns))[:4]
-    assert train.values.tolist() == [[0.5, 1, 1, 1.25, 2**63 + 2**40], [1.5, 2, 0, 1.25, 2**63 + 2**40]]
+    assert train.images.tolist() == [[0.5, 1, 1, 1.25, 2**63 + 2**40], [1.5, 2, 0, 1.25, 2**63 + 2**40]]
     assert [row.name for row in bad] == ["a.parquet:2", "a.parquet:3", "a.parquet:4"]
     assert "'f' contains nan" in bad[0].reason and "no label" in bad[2].reason
 
@@ -261,7 +261,7 @@ def test_a_saved_dict_of_datasets(tmp_path):
 def test_saved_numbers(tmp_path):
     rows = pa.table({"x": [1.0, 2.0, None], "label": ["a", "b", "a"]})
     train, _, _, bad = read_saved_dataset(saved(tmp_path / "mine", [rows]))[:4]
-    assert train.values.tolist() == [[1], [2]] and [row.name for row in bad] == ["data-00000-of-00001.arrow:2"]
+    assert train.images.tolist() == [[1], [2]] and [row.name for row in bad] == ["data-00000-of-00001.arrow:2"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from labelsieve.data import load_data
 from labelsieve.data.columns import assign_columns
 from labelsieve.data.images import Pictures, Unusable
-from labelsieve.data.sets import Features
+from labelsieve.data.sets import Labelled
 from labelsieve.data.table import MAX_LENGTH, read_table, read_unlabelled_table
 from labelsieve.errors import InputError
 from tests.data.builders import pictures, refused, shades, table
@@ -26,10 +26,10 @@ def test_paths_and_words(tmp_path):
 def test_numbers_and_splits(tmp_path):
     text = "id,x,y,Label,Split,clean_label\n" + "7,1,2.5,a,TRAIN,a\n8,-3e2,4,b,train,a\n9,5,6,a,Test,a\n9,0,1,b,val,b\n"
     train, test, valid, bad = read_table(table(tmp_path, text))[:4]
-    assert isinstance(train, Features) and train.columns == ("x", "y") and not bad
-    assert train.values.dtype == torch.float32 and train.values.tolist() == [[1, 2.5], [-300, 4]]
+    assert isinstance(train, Labelled) and train.columns == ("x", "y") and not bad
+    assert train.images.dtype == torch.float32 and train.images.tolist() == [[1, 2.5], [-300, 4]]
     assert train.labels.tolist() == [0, 1] and train.clean.tolist() == [0, 0] and train.names[0] == "mine.csv:2"
-    assert test.values.tolist() == [[5, 6]] and valid.labels.tolist() == [1] and valid.names == ["mine.csv:5"]
+    assert test.images.tolist() == [[5, 6]] and valid.labels.tolist() == [1] and valid.names == ["mine.csv:5"]
 
 
 PLAIN = "x,label\n1,a\n2,b\n"
@@ -54,7 +54,7 @@ PLAIN = "x,label\n1,a\n2,b\n"
 )
 def test_separators_encodings_and_line_ends_give_equal_tables(tmp_path, text):
     train, _, _, bad = read_table(table(tmp_path, text))[:4]
-    assert train.values.tolist() == [[1], [2]] and train.labels.tolist() == [0, 1]
+    assert train.images.tolist() == [[1], [2]] and train.labels.tolist() == [0, 1]
     assert train.classes == ("a", "b") and not bad
 
 
@@ -157,7 +157,7 @@ def test_all_unusable_rows_are_reported_at_once(tmp_path):
         "7,a",
     ]
     train, _, _, bad = read_table(table(tmp_path, "x,label\n" + "\n".join(rows) + "\n"))[:4]
-    assert train.values.flatten().tolist() == [1, 6, 7] and train.labels.tolist() == [0, 1, 0]
+    assert train.images.flatten().tolist() == [1, 6, 7] and train.labels.tolist() == [0, 1, 0]
     assert train.names == ["mine.csv:2", "mine.csv:7", "mine.csv:14"]
     assert [name for name, _ in bad] == [f"mine.csv:{line}" for line in (3, 4, 5, 6, 8, 9, 10, 11, 12, 13)]
     reasons = [reason for _, reason in bad]
@@ -221,9 +221,10 @@ def test_wide_tables_are_read_and_indexed(tmp_path):
     wide = ",".join(f"c{k}" for k in range(10_000)) + ",label\n"
     rows = (",".join([str(row)] * 10_000) + f",{'ab'[row % 2]}\n" for row in range(4))
     train, *_ = read_table(table(tmp_path, wide + "".join(rows)))
-    assert train.values.shape == (4, 10_000)
+    assert train.images.shape == (4, 10_000)
     train, *_ = read_table(table(tmp_path, "x,c,label\n1,0.1,a\n3,0.1,b\n5,0.1,a\n"))
-    assert train.at([2, 0]).values[:, 0].tolist() == [5, 1] and train.at([2]).names == ["mine.csv:4"]
+    part = train.at(torch.tensor([2, 0]))
+    assert part.images[:, 0].tolist() == [5, 1] and part.names == ["mine.csv:4", "mine.csv:2"]
 
 
 def test_error_says_how_to_choose_the_label_column(tmp_path):

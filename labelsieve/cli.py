@@ -16,7 +16,7 @@ from labelsieve.errors import InputError, LabelsieveError, nearest, unexpected
 RESUMABLE = ("train", "table", "compare", "figure", "demo")  # commands that resume when run again
 
 
-class Parser(ArgumentParser):
+class _Parser(ArgumentParser):
     """An argument parser that reports errors as InputError."""
 
     def error(self, message: str) -> NoReturn:
@@ -62,7 +62,7 @@ def parse(argv: Sequence[str]) -> tuple[Callable[[Namespace], None], Namespace]:
             f"unknown command {name!r}: {nearest(name, COMMANDS)}" if name else "name a command; see --help"
         )
     module = import_module(f"labelsieve.commands.{name}")
-    parser = Parser(f"labelsieve {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser = _Parser(f"labelsieve {name}", description=COMMANDS[name], allow_abbrev=False)
     module.add_arguments(parser)
     positional = [action for action in parser._actions if not action.option_strings]
     names = [f"[{action.metavar}]" if action.nargs in ("?", "*") else str(action.metavar) for action in positional]
@@ -74,9 +74,9 @@ def parse(argv: Sequence[str]) -> tuple[Callable[[Namespace], None], Namespace]:
     return module.run, options
 
 
-def _overview() -> Parser:
+def _overview() -> _Parser:
     lines = "\n".join(f"  {name:10}{summary}" for name, summary in COMMANDS.items())
-    parser = Parser(
+    parser = _Parser(
         "labelsieve",
         usage="labelsieve COMMAND [OPTIONS]",
         description=labelsieve.__doc__,

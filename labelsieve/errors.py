@@ -55,23 +55,23 @@ def unexpected(error: Exception) -> str:
     with tempfile.NamedTemporaryFile("w", prefix="labelsieve-", suffix=".log", delete=False) as log:
         traceback.print_exception(error, file=log)
     message = f": {str(error).splitlines()[0]}" if str(error).strip() else ""
-    if place := user_code(error):
+    if place := _user_code(error):
         return f"{place} raised {type(error).__name__}{message}; see the traceback in {log.name}"
-    where = f" at {place}" if (place := package_code(error)) else ""
+    where = f" at {place}" if (place := _package_code(error)) else ""
     return f"a bug in labelsieve ({type(error).__name__}){where}{message}; please report it with {log.name}"
 
 
-def user_code(error: Exception) -> str | None:
+def _user_code(error: Exception) -> str | None:
     """Return the innermost line of the user's code in a traceback, as file:line."""
-    return innermost_line(error, lambda file: not file.startswith(_NOT_USER_CODE))
+    return _innermost_line(error, lambda file: not file.startswith(_NOT_USER_CODE))
 
 
-def package_code(error: Exception) -> str | None:
+def _package_code(error: Exception) -> str | None:
     """Return the innermost line of labelsieve in a traceback, as file:line."""
-    return innermost_line(error, lambda file: file.startswith(_PACKAGE))
+    return _innermost_line(error, lambda file: file.startswith(_PACKAGE))
 
 
-def innermost_line(error: Exception, wanted: Callable[[str], bool]) -> str | None:
+def _innermost_line(error: Exception, wanted: Callable[[str], bool]) -> str | None:
     """Return the innermost line of a traceback whose file is wanted, as file:line."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_file() and wanted(f.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

@@ -142,7 +142,7 @@ class Predictor:
                 f"the model was trained on images of {height} x {width} pixels with {channels} channels, got "
                 f"{shape[1]} x {shape[2]} with {shape[0]}{hint}"
             )
-        raise InputError(f"the model was trained on {describe_samples(self.shape)}, got {describe_samples(shape)}")
+        raise InputError(f"the model was trained on {_describe_samples(self.shape)}, got {_describe_samples(shape)}")
 
     def _check_rows(self, values: Array, source: str) -> Tensor:
         if values.ndim != 2 or values.shape[1:] != self.shape or values.dtype.kind not in "iuf":
@@ -159,7 +159,7 @@ class Predictor:
         return probs
 
 
-def describe_samples(shape: Sequence[int]) -> str:
+def _describe_samples(shape: Sequence[int]) -> str:
     """Return what samples of a shape are, such as "images of 32 x 32 pixels"."""
     if len(shape) == 1:
         return f"rows of {shape[0]} numbers"

@@ -49,7 +49,7 @@ def estimate_in_sample_noise(guesses: Guesses) -> Noise:
     more, plus the sampling error at both ends.
     """
     likely, joint = posterior(guesses, label_given_true(count_joint(guesses)))
-    return noise_from(guesses, likely, joint, label_probability(guesses))
+    return _noise_from(guesses, likely, joint, label_probability(guesses))
 
 
 def estimate_out_of_sample_noise(guesses: Guesses, unmixed: tuple[Guesses, Array] | None = None) -> Noise:
@@ -60,7 +60,7 @@ def estimate_out_of_sample_noise(guesses: Guesses, unmixed: tuple[Guesses, Array
     """
     true_guesses, label_given = unmix(guesses) if unmixed is None else unmixed
     likely, joint = posterior(true_guesses, label_given)
-    return noise_from(guesses, likely, joint, label_probability(guesses, label_given))
+    return _noise_from(guesses, likely, joint, label_probability(guesses, label_given))
 
 
 def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
@@ -71,12 +71,12 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
     samples of each label.
     """
     wrong = np.array([share.estimate for share in noise.per_class])
-    factor = odds_factor(rate.estimate, wrong, sizes)
+    factor = _odds_factor(rate.estimate, wrong, sizes)
     per_class = [
         Interval(
-            scale_odds(share.estimate, factor),
-            scale_odds(share.low, min(1, factor)),
-            scale_odds(share.high, max(1, factor)),
+            _scale_odds(share.estimate, factor),
+            _scale_odds(share.low, min(1, factor)),
+            _scale_odds(share.high, max(1, factor)),
         )
         for share in noise.per_class
     ]
@@ -85,7 +85,7 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
     return replace(noise, rate=rate, per_class=per_class, matrix=others + np.diag(1 - others.sum(1)))
 
 
-def noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) -> Noise:
+def _noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) -> Noise:
     """Return the noise given probabilities of the labels (n) and expected counts of label and true class (K, K).
 
     The lower end of the range comes from the `careful` probabilities (n), the upper end from the confident joint.
@@ -138,16 +138,16 @@ def confident_joint(guesses: Guesses) -> Array:
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
-def odds_factor(rate: float, wrong: Array, sizes: Array) -> float:
+def _odds_factor(rate: float, wrong: Array, sizes: Array) -> float:
     """Return the factor on the odds of the shares (K) after which their weighted mean is the rate, by bisection."""
     low, high = -MAX_LOG_FACTOR, MAX_LOG_FACTOR
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        mean = np.average([scale_odds(share, np.exp(middle)) for share in wrong], weights=sizes)
+        mean = np.average([_scale_odds(share, np.exp(middle)) for share in wrong], weights=sizes)
         low, high = (middle, high) if mean < rate else (low, middle)
     return float(np.exp(high))
 
 
-def scale_odds(share: float, factor: float) -> float:
+def _scale_odds(share: float, factor: float) -> float:
     """Multiply the odds of a share by a factor."""
     return float(share * factor / (1 - share + share * factor)) if share < 1 else 1.0

@@ -62,7 +62,7 @@ def write_audit(
         out.mkdir(parents=True, exist_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):
             old.unlink()
-        shown = gallery_indices(findings)
+        shown = _gallery_indices(findings)
         views = render(shown, out / "thumbs") if render else {}
     except OSError as error:
         raise disk_error(out, error) from error
@@ -72,23 +72,23 @@ def write_audit(
         write_atomically(out / "labels.parquet", table)
     else:
         (out / "labels.parquet").unlink(missing_ok=True)
-    gallery = [{**row, **views.get(row["index"], {})} for row in sample_rows(findings, shown)]
+    gallery = [{**row, **views.get(row["index"], {})} for row in _sample_rows(findings, shown)]
     write_atomically(out / "gallery.jsonl", "".join(json.dumps(row) + "\n" for row in gallery).encode())
     for name in export:
         file, content = EXPORTS[name]
         write_atomically(out / file, content(findings, views))
     facts = summary(findings, penalty, made)
-    write_atomically(out / "summary.json", json_bytes(facts))
+    write_atomically(out / "summary.json", _json_bytes(facts))
     print(terminal_summary(findings, facts, texts))
     print(f"\n{len(findings):,} samples in {out}: {', '.join(['labels.csv', *exports])}")
 
 
 def labels_csv(findings: Findings, texts: Sequence[str] | None = None) -> bytes:
     """Return a .csv table of all samples, the most suspicious first, with a column for their texts (n) if given."""
-    rows = sample_rows(findings, findings.order.tolist())
+    rows = _sample_rows(findings, findings.order.tolist())
     if texts is None:
-        return csv_bytes(COLUMNS, rows)
-    return csv_bytes((*COLUMNS, "text"), ({**row, "text": texts[row["index"]]} for row in rows))
+        return _csv_bytes(COLUMNS, rows)
+    return _csv_bytes((*COLUMNS, "text"), ({**row, "text": texts[row["index"]]} for row in rows))
 
 
 def labels_parquet(findings: Findings, texts: Sequence[str] | None = None) -> bytes | None:
@@ -126,9 +126,9 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
         "issues": int(findings.issues.sum()),
         "decided": 0 if findings.decided is None else int(findings.decided.sum()),
         "classes": list(findings.classes),
-        "noise_rate": interval_row(findings.noise.rate),
+        "noise_rate": _interval_row(findings.noise.rate),
         "per_class": [
-            {"class": name, "samples": n, **interval_row(share), "issues": m}
+            {"class": name, "samples": n, **_interval_row(share), "issues": m}
             for name, n, share, m in zip(findings.classes, sizes, findings.noise.per_class, issues, strict=True)
         ],
         "noise_matrix": findings.noise.matrix.round(6).tolist() if small else None,
@@ -139,7 +139,7 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
     }
 
 
-def gallery_indices(findings: Findings) -> list[int]:
+def _gallery_indices(findings: Findings) -> list[int]:
     """Return the positions of the samples in the gallery, the most suspicious first.
 
     These are the issues and the next 200 samples or, if there are more than 2,000 issues, the first 2,000 of them.
@@ -164,7 +164,7 @@ def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequen
     if facts["decided"]:
         lines += [f"{facts['decided']:,} labels were decided on by a person and count as correct"]
     lines += ["", "most suspicious samples:"]
-    for row in sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()):
+    for row in _sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()):
         lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))
         if texts is not None:
             text = printable(" ".join(texts[row["index"]].split()))
@@ -196,28 +196,28 @@ def thumbnail_size(height: int, width: int) -> tuple[int, int]:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def cleanlab(findings: Findings, views: Views) -> bytes:
+def _cleanlab(findings: Findings, views: Views) -> bytes:
     """Return a .csv table in the order of the data with the columns of cleanlab's label issues.
 
     The score has both of cleanlab's names, label_quality and label_score.
     """
     columns = ("is_label_issue", "label_quality", "label_score", "given_label", "predicted_label")
-    rows = sample_rows(findings, range(len(findings)))
+    rows = _sample_rows(findings, range(len(findings)))
     renamed = ({**row, "label_score": row["label_quality"], "predicted_label": row["suggested_label"]} for row in rows)
-    return csv_bytes(columns, renamed)
+    return _csv_bytes(columns, renamed)
 
 
-def label_studio(findings: Findings, views: Views) -> bytes:
+def _label_studio(findings: Findings, views: Views) -> bytes:
     """Return tasks for Label Studio, the most suspicious first, with the suggestions as pre-annotations.
 
     The labelling configuration needs <Choices name="label" toName="image"> (or "text", "row"). There is a task for
     every issue in the gallery.
     """
     wanted = [int(index) for index in findings.order if findings.issues[index] and (not views or int(index) in views)]
-    return json_bytes([label_studio_task(row, views.get(row["index"], {})) for row in sample_rows(findings, wanted)])
+    return _json_bytes([_label_studio_task(row, views.get(row["index"], {})) for row in _sample_rows(findings, wanted)])
 
 
-def label_studio_task(row: Mapping[str, Any], view: Mapping[str, Any]) -> dict[str, Any]:
+def _label_studio_task(row: Mapping[str, Any], view: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Label Studio task of one sample."""
     kind = next((name for name in VIEW_KINDS if name in view), "text")
     content = view.get(kind, row["id"])
@@ -231,7 +231,7 @@ def label_studio_task(row: Mapping[str, Any], view: Mapping[str, Any]) -> dict[s
     return {"data": {**facts, kind: content}, "predictions": [prediction]}
 
 
-def fiftyone(findings: Findings, views: Views) -> bytes:
+def _fiftyone(findings: Findings, views: Views) -> bytes:
     """Return labels.json of a FiftyOneImageClassificationDataset with the given labels and the findings as attributes.
 
     Images are named by their paths without suffix, as the format requires.
@@ -242,12 +242,12 @@ def fiftyone(findings: Findings, views: Views) -> bytes:
             "label": int(findings.labels[row["index"]]),
             "attributes": {name: row[name] for name in names},
         }
-        for row in sample_rows(findings, range(len(findings)))
+        for row in _sample_rows(findings, range(len(findings)))
     }
-    return json_bytes({"classes": list(findings.classes), "labels": labels})
+    return _json_bytes({"classes": list(findings.classes), "labels": labels})
 
 
-def corrected(findings: Findings, views: Views) -> bytes:
+def _corrected(findings: Findings, views: Views) -> bytes:
     """Return a label file for `labelsieve train --labels` with the suggested label for every issue."""
     decided = findings.decided
     named = any(name != str(index) for index, name in enumerate(findings.ids))
@@ -257,18 +257,18 @@ def corrected(findings: Findings, views: Views) -> bytes:
         {"index": k, "name": findings.ids[k], "label": findings.classes[label], "decided": flags[k]}
         for k, label in enumerate(findings.corrected.tolist())
     )
-    return csv_bytes(columns, rows)
+    return _csv_bytes(columns, rows)
 
 
 EXPORTS: dict[str, tuple[str, Callable[[Findings, Views], bytes]]] = {
-    "cleanlab": ("cleanlab.csv", cleanlab),
-    "label-studio": ("label-studio.json", label_studio),
-    "fiftyone": ("labels.json", fiftyone),
-    "corrected": ("corrected.csv", corrected),
+    "cleanlab": ("cleanlab.csv", _cleanlab),
+    "label-studio": ("label-studio.json", _label_studio),
+    "fiftyone": ("labels.json", _fiftyone),
+    "corrected": ("corrected.csv", _corrected),
 }
 
 
-def sample_rows(findings: Findings, indices: Iterable[int]) -> Iterable[dict[str, Any]]:
+def _sample_rows(findings: Findings, indices: Iterable[int]) -> Iterable[dict[str, Any]]:
     """Yield a row with the values of COLUMNS for each sample."""
     for index in indices:
         yield {
@@ -282,27 +282,27 @@ def sample_rows(findings: Findings, indices: Iterable[int]) -> Iterable[dict[str
         }
 
 
-def csv_bytes(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> bytes:
+def _csv_bytes(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> bytes:
     """Return a .csv file whose cells no spreadsheet interprets as formulas."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([csv_cell(line[column]) for column in columns] for line in lines)
+    writer.writerows([_csv_cell(line[column]) for column in columns] for line in lines)
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
-def csv_cell(value: Any) -> Any:
+def _csv_cell(value: Any) -> Any:
     """Return a value as it is written to a .csv file."""
     if isinstance(value, bool):
         return str(value).lower()
     return escape_cell(value) if isinstance(value, str) else value
 
 
-def json_bytes(value: Any) -> bytes:
+def _json_bytes(value: Any) -> bytes:
     """Return a value as an indented JSON file."""
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def interval_row(interval: Interval) -> dict[str, float]:
+def _interval_row(interval: Interval) -> dict[str, float]:
     """Return an interval as a rounded dictionary."""
     return {name: round(value, 6) for name, value in interval._asdict().items()}

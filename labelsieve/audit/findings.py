@@ -52,14 +52,14 @@ class Findings:
         """Return the share of wrong labels and what to do, in a few sentences."""
         rate, issues = self.noise.rate, int(self.issues.sum())
         if rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW:
-            return clean_verdict(rate, issues, self.trusts_labels, self.given_rate)
+            return _clean_verdict(rate, issues, self.trusts_labels, self.given_rate)
         about = "At least" if self.trusts_labels else "About"
         share = f"{about} {percent(rate.estimate)} of the {len(self):,} labels look wrong (range {span(rate)})."
         if rate.estimate > IMPLAUSIBLE_RATE:
             advice = "Either most labels are wrong or the model is too weak to judge them: check some samples first."
         else:
-            advice = confusion(self.noise.matrix, self.classes)
-        return f"{share} {suspects(issues, len(self), rate.estimate)} {advice}"
+            advice = _confusion(self.noise.matrix, self.classes)
+        return f"{share} {_suspects(issues, len(self), rate.estimate)} {advice}"
 
     @property
     def basis(self) -> str:
@@ -145,19 +145,19 @@ def findings_from_guesses(
 
 def add_training_margin(quality: Array, margin: Array, seen: Array) -> Array:
     """Add the mean training margin (n), from -1 to 1, to the log-odds of the quality (n) of seen samples."""
-    odds = log_odds(quality) + np.where(seen > 0, MARGIN_WEIGHT * log_odds((1 + margin) / 2), 0.0)
+    odds = _log_odds(quality) + np.where(seen > 0, MARGIN_WEIGHT * _log_odds((1 + margin) / 2), 0.0)
     probability: Array = 1 / (1 + np.exp(-odds))
     return probability
 
 
-def log_odds(share: Array) -> Array:
+def _log_odds(share: Array) -> Array:
     """Return log(share / (1 - share))."""
     share = np.clip(share.astype(np.float64), MIN_SHARE, 1 - MIN_SHARE)
     odds: Array = np.log(share / (1 - share))
     return odds
 
 
-def suspects(issues: int, samples: int, rate: float) -> str:
+def _suspects(issues: int, samples: int, rate: float) -> str:
     """Return the number of issues in a sentence that agrees with the estimated rate."""
     number = f"{issues:,} {'label is' if issues == 1 else 'labels are'}"
     if issues > rate * samples and percent(issues / samples) != percent(rate):
@@ -165,7 +165,7 @@ def suspects(issues: int, samples: int, rate: float) -> str:
     return f"{number} more likely wrong than right."
 
 
-def clean_verdict(rate: Interval, issues: int, trusts_labels: bool, given_rate: float) -> str:
+def _clean_verdict(rate: Interval, issues: int, trusts_labels: bool, given_rate: float) -> str:
     """Return the verdict on labels that look clean."""
     if trusts_labels:
         return (
@@ -184,7 +184,7 @@ def clean_verdict(rate: Interval, issues: int, trusts_labels: bool, given_rate: 
     )
 
 
-def confusion(matrix: Array, classes: Sequence[str]) -> str:
+def _confusion(matrix: Array, classes: Sequence[str]) -> str:
     """Return the most common confusion of two classes in a sentence."""
     wrong = matrix.copy()
     np.fill_diagonal(wrong, 0)
@@ -229,8 +229,8 @@ def reason(label: str, other: str, confidence: float, likelihood: float, issue: 
     """Return the reason for one sample; `share`: samples with this label that seem to be the other class."""
     common = ""
     if issue and share >= COMMON_CONFUSION:
-        common = f" This confusion is common: about {whole_percent(share)} of the samples labelled {label}."
-    sure, other_sure = whole_percent(confidence), whole_percent(likelihood)
+        common = f" This confusion is common: about {_whole_percent(share)} of the samples labelled {label}."
+    sure, other_sure = _whole_percent(confidence), _whole_percent(likelihood)
     if likelihood > confidence:
         looks = "The model is unsure, but it looks" if likelihood < UNSURE_BELOW else "Looks"
         doubt = "" if issue else ", but the label is still more likely right than wrong"
@@ -240,7 +240,7 @@ def reason(label: str, other: str, confidence: float, likelihood: float, issue: 
     return f"The model agrees: {label} ({sure})."
 
 
-def whole_percent(share: float) -> str:
+def _whole_percent(share: float) -> str:
     """Return a predicted probability as a whole percentage, never 0% or 100%."""
     if share < 0.01:
         return "under 1%"

@@ -133,17 +133,17 @@ def checked_chunks(pred_probs: Array) -> Iterator[tuple[slice, Array]]:
     for first in range(0, len(pred_probs), size):
         rows = slice(first, min(first + size, len(pred_probs)))
         probs: Array = np.asarray(pred_probs[rows], dtype=np.float32)
-        refuse_rows(~np.all(np.isfinite(probs), axis=1), first, "has a value that is not finite; remove the sample")
-        refuse_rows(np.any(probs < 0, axis=1), first, "has a probability below 0; apply softmax if these are logits")
+        _refuse_rows(~np.all(np.isfinite(probs), axis=1), first, "has a value that is not finite; remove the sample")
+        _refuse_rows(np.any(probs < 0, axis=1), first, "has a probability below 0; apply softmax if these are logits")
         total: Array = probs.sum(1, dtype=np.float64)
-        refuse_rows(abs(total - 1) > tolerance, first, "does not sum to 1; apply softmax if these are logits")
+        _refuse_rows(abs(total - 1) > tolerance, first, "does not sum to 1; apply softmax if these are logits")
         yield rows, probs
         mapped = getattr(pred_probs, "_mmap", None)
         if mapped is not None and getattr(pred_probs, "mode", "") == "r" and hasattr(mmap, "MADV_DONTNEED"):
             mapped.madvise(mmap.MADV_DONTNEED)  # release the memory of the pages read so far
 
 
-def refuse_rows(wrong: Array, first: int, reason: str) -> None:
+def _refuse_rows(wrong: Array, first: int, reason: str) -> None:
     """Raise InputError that names the first wrong row."""
     if wrong.any():
         raise InputError(f"row {first + int(wrong.argmax())} of pred_probs {reason}")

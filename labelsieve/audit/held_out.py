@@ -30,7 +30,7 @@ class HeldOutNoise(NamedTuple):
     log_likelihood: float = 0.0  # mean over the labels
 
 
-class LabelModel(NamedTuple):
+class _LabelModel(NamedTuple):
     """Shares of correct and wrong labels for each true class."""
 
     correct: Array  # (K)
@@ -47,11 +47,11 @@ def estimate_held_out_noise(labels: Array, probs: Array) -> HeldOutNoise:
     """Estimate the noise of labels (n) from probabilities (n, K) of a network that was not trained on these samples."""
     some = evenly_spaced(len(labels), max(1, MAX_PROBABILITIES // probs.shape[1]))
     labels, probs = labels[some], probs[some]
-    fits = [(temperature, *fit(apply_temperature(probs, temperature), labels)) for temperature in TEMPERATURES]
+    fits = [(temperature, *_fit(apply_temperature(probs, temperature), labels)) for temperature in TEMPERATURES]
     temperature, model, log_likelihood = max(fits, key=lambda each: each[2])
     calibrated = apply_temperature(probs, temperature)
-    rate = mean_wrong(calibrated, labels, model)
-    error = Z_95 * bootstrap_error(calibrated, labels, model)
+    rate = _mean_wrong(calibrated, labels, model)
+    error = Z_95 * _bootstrap_error(calibrated, labels, model)
     interval = Interval(rate, max(0.0, rate - error), min(1.0, rate + error))
     return HeldOutNoise(interval, float(model.uniform), model.matrix(), temperature, log_likelihood / len(labels))
 
@@ -82,23 +82,23 @@ def apply_temperature(probs: Array, temperature: float) -> Array:
     return calibrate_groups(np.minimum(probs, 1), np.ones_like(probs), temperature)
 
 
-def fit(probs: Array, labels: Array) -> tuple[LabelModel, float]:
+def _fit(probs: Array, labels: Array) -> tuple[_LabelModel, float]:
     """Return the most likely label model and the penalized log-likelihood of the labels."""
     classes = probs.shape[1]
-    start = LabelModel(np.full(classes, 0.8), 0.1, 0.1 * (1.0 - np.eye(classes)) / (classes - 1))
-    penalized = maximize(probs, labels, start, PENALTY, 50)
-    model = maximize(probs, labels, penalized, 0.0, 30)  # shares above zero are estimated without the penalty
+    start = _LabelModel(np.full(classes, 0.8), 0.1, 0.1 * (1.0 - np.eye(classes)) / (classes - 1))
+    penalized = _maximize(probs, labels, start, PENALTY, 50)
+    model = _maximize(probs, labels, penalized, 0.0, 30)  # shares above zero are estimated without the penalty
     used = int((model.pairwise > 1e-6).sum()) + (model.uniform > 1e-6)
-    log_likelihood = np.log(np.maximum(joint_probs(probs, labels, model).sum(1), 1e-12)).sum()
+    log_likelihood = np.log(np.maximum(_joint_probs(probs, labels, model).sum(1), 1e-12)).sum()
     return model, float(log_likelihood - PENALTY * used)
 
 
-def maximize(probs: Array, labels: Array, model: LabelModel, penalty: float, rounds: int) -> LabelModel:
+def _maximize(probs: Array, labels: Array, model: _LabelModel, penalty: float, rounds: int) -> _LabelModel:
     """Improve the label model by expectation-maximisation."""
     classes = probs.shape[1]
     off = 1.0 - np.eye(classes)
     for _ in range(rounds):
-        likely = joint_probs(probs, labels, model)
+        likely = _joint_probs(probs, labels, model)
         likely /= np.maximum(likely.sum(1, keepdims=True), 1e-12)
         counts = np.zeros((classes, classes))  # label, true class
         np.add.at(counts, labels, likely)
@@ -110,29 +110,29 @@ def maximize(probs: Array, labels: Array, model: LabelModel, penalty: float, rou
         correct = counts.diagonal()
         total = correct + pairwise.sum(1)
         scale = (1 - uniform) / np.where(total > 0, total, 1)
-        model = LabelModel(np.where(total > 0, correct * scale, 1 - uniform), uniform, pairwise * scale[:, None])
+        model = _LabelModel(np.where(total > 0, correct * scale, 1 - uniform), uniform, pairwise * scale[:, None])
     return model
 
 
-def joint_probs(probs: Array, labels: Array, model: LabelModel) -> Array:
+def _joint_probs(probs: Array, labels: Array, model: _LabelModel) -> Array:
     """Return P(true class and label), (n, K)."""
     product: Array = probs * model.matrix().T[labels]
     return product
 
 
-def mean_wrong(probs: Array, labels: Array, model: LabelModel) -> float:
+def _mean_wrong(probs: Array, labels: Array, model: _LabelModel) -> float:
     """Return the mean probability that a label is wrong."""
-    likely = joint_probs(probs, labels, model)
+    likely = _joint_probs(probs, labels, model)
     correct = likely[np.arange(len(labels)), labels] / np.maximum(likely.sum(1), 1e-12)
     return float(1 - correct.mean())
 
 
-def bootstrap_error(probs: Array, labels: Array, model: LabelModel) -> float:
+def _bootstrap_error(probs: Array, labels: Array, model: _LabelModel) -> float:
     """Return the standard error of the estimated rate, by bootstrapping the samples."""
     random = np.random.default_rng(0)
     rates = []
     for _ in range(RESAMPLES):
         drawn = random.integers(0, len(labels), len(labels))
-        refitted = maximize(probs[drawn], labels[drawn], model, 0.0, 15)
-        rates.append(mean_wrong(probs[drawn], labels[drawn], refitted))
+        refitted = _maximize(probs[drawn], labels[drawn], model, 0.0, 15)
+        rates.append(_mean_wrong(probs[drawn], labels[drawn], refitted))
     return float(np.std(rates, ddof=1))

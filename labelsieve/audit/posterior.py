@@ -33,27 +33,27 @@ UNMIXING_SAMPLES = 20_000  # for finding the temperature, and per batch
 def label_probability(guesses: Guesses, label_given: Array | None = None) -> Array:
     """Return the probability (n) that each label is correct; P(label | true class) (K, K) is estimated if not given."""
     given = estimate_label_given_true(guesses) if label_given is None else label_given
-    return np.concatenate([posterior(batch, given)[0] for batch in batches(guesses)])
+    return np.concatenate([posterior(batch, given)[0] for batch in _batches(guesses)])
 
 
 def most_probable_others(guesses: Guesses, label_given: Array) -> Array:
     """Return the most probable class besides the label (n)."""
     others = []
-    for batch in batches(guesses):
-        classes, weight, _ = bayes_weights(batch, label_given)
+    for batch in _batches(guesses):
+        classes, weight, _ = _bayes_weights(batch, label_given)
         others.append(classes[np.arange(len(batch)), 1 + weight[:, 1:].argmax(1)])
     return np.concatenate(others)
 
 
 def posterior(guesses: Guesses, label_given: Array) -> tuple[Array, Array]:
     """Return the probability of each label (n) and the expected joint counts of label and true class (K, K)."""
-    classes, weight, rest = bayes_weights(guesses, label_given)
-    joint = summed(guesses.labels, classes, weight, guesses.num_classes)
+    classes, weight, rest = _bayes_weights(guesses, label_given)
+    joint = _summed(guesses.labels, classes, weight, guesses.num_classes)
     spread = np.bincount(guesses.labels, rest, guesses.num_classes) / guesses.num_classes
     return weight[:, 0], joint + spread[:, None]
 
 
-def bayes_weights(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
+def _bayes_weights(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
     """Return the label and the most likely classes (n, 1 + M), their probabilities, and that of all others (n)."""
     labels = guesses.labels[:, None]
     classes = np.concatenate([labels, guesses.likeliest], axis=1)
@@ -80,7 +80,7 @@ def estimate_label_given_true(guesses: Guesses) -> Array:
 
 def count_joint(guesses: Guesses) -> Array:
     """Count the samples with label y (row) and most likely class j (column), (K, K)."""
-    return summed(guesses.labels, guesses.likeliest[:, :1], np.ones((len(guesses), 1)), guesses.num_classes)
+    return _summed(guesses.labels, guesses.likeliest[:, :1], np.ones((len(guesses), 1)), guesses.num_classes)
 
 
 def label_given_true(joint: Array) -> Array:
@@ -103,8 +103,8 @@ def unmix(guesses: Guesses) -> tuple[Guesses, Array]:
 def unmix_with(guesses: Guesses, label_given: Array, temperature: float) -> Guesses:
     """Turn guesses about labels into guesses about true classes, with this T (K, K) and temperature."""
     parts = []
-    for batch in batches(guesses, UNMIXING_SAMPLES):
-        grouped, multiplicity, given = grouped_classes(batch, label_given)
+    for batch in _batches(guesses, UNMIXING_SAMPLES):
+        grouped, multiplicity, given = _grouped_classes(batch, label_given)
         parts.append(deconvolve(calibrate_groups(grouped, multiplicity, temperature), given)[:, :-1])
     probs = np.concatenate(parts, dtype=np.float32)  # (n, 1 + M) of the label and the most likely classes
     likelihood = np.where(guesses.likeliest == guesses.labels[:, None], probs[:, :1], probs[:, 1:])
@@ -152,7 +152,7 @@ def shrunk_label_given_true(counts: Array) -> Array:
 
 def best_temperature(guesses: Guesses, label_given: Array) -> float:
     """Return the temperature that maximizes the likelihood of the labels."""
-    probs, multiplicity, given = grouped_classes(guesses, label_given)
+    probs, multiplicity, given = _grouped_classes(guesses, label_given)
 
     def log_likelihood(temperature: float) -> float:
         true = deconvolve(calibrate_groups(probs, multiplicity, temperature), given)
@@ -161,7 +161,7 @@ def best_temperature(guesses: Guesses, label_given: Array) -> float:
     return max(TEMPERATURES, key=log_likelihood)
 
 
-def grouped_classes(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
+def _grouped_classes(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
     """Reduce the K classes of each sample to L = M + 2 groups: the label, the M most likely classes, all others.
 
     Return their probabilities (n, L), the number of classes in each group (n, L; 0 where a most likely class repeats
@@ -202,12 +202,12 @@ def deconvolve(probs: Array, given: Array) -> Array:
     return true
 
 
-def batches(guesses: Guesses, size: int = MAX_SAMPLES) -> Iterator[Guesses]:
+def _batches(guesses: Guesses, size: int = MAX_SAMPLES) -> Iterator[Guesses]:
     """Split the guesses into batches, to bound memory."""
     return (guesses.at(slice(first, first + size)) for first in range(0, len(guesses), size))
 
 
-def summed(labels: Array, classes: Array, weight: Array, num_classes: int) -> Array:
+def _summed(labels: Array, classes: Array, weight: Array, num_classes: int) -> Array:
     """Sum weights (n, M) over samples by label (row) and class (column), (K, K)."""
     cells = (labels[:, None] * num_classes + classes).ravel()
     return np.bincount(cells, weight.ravel(), num_classes * num_classes).reshape(num_classes, num_classes)

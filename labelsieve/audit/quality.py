@@ -28,7 +28,7 @@ def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "p
     if criterion not in CRITERIA:
         raise InputError(f"there is no criterion {criterion!r}: {nearest(criterion, CRITERIA)}")
     if criterion == "all":
-        return criteria_all(labels, pred_probs, lam)
+        return _criteria_all(labels, pred_probs, lam)
     guesses = guesses_from_probs(labels, pred_probs)
     if criterion == "ol":
         return guesses.confidence.astype(np.float64)
@@ -61,7 +61,7 @@ def find_label_issues(
     return np.argsort(quality, kind="stable")[: issues.sum()]
 
 
-def criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:
+def _criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:
     """Return (Criteria_ALL + λ) / (1 + λ) (n), with penalty labels from the mean prediction of each label.
 
     Reads the probabilities twice.
@@ -70,7 +70,7 @@ def criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:
         raise InputError(f"lam must be a number of at least 0, got {lam}")
     pred_probs = np.asanyarray(pred_probs)
     labels = checked_labels(labels, pred_probs)
-    penalty = penalty_labels(labels, pred_probs)
+    penalty = _penalty_labels(labels, pred_probs)
     scores = np.empty(len(labels))
     for rows, probs in checked_chunks(pred_probs):
         confidence = probs[np.arange(len(probs)), labels[rows]]
@@ -79,7 +79,7 @@ def criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:
     return quality
 
 
-def penalty_labels(labels: Array, pred_probs: Array) -> Array:
+def _penalty_labels(labels: Array, pred_probs: Array) -> Array:
     """Return the penalty labels (K, K) in float32.
 
     A row holds the summed predictions of the other classes for samples with that label, scaled to 1; it is uniform

@@ -53,12 +53,12 @@ def audit_run(
     """
     refuse_unfinished(path)
     run, samples = read_run(path), read_samples(path)
-    gathered, experiment = data_of_run(path, run, samples, data, labels, shelf or Shelf())
+    gathered, experiment = _data_of_run(path, run, samples, data, labels, shelf or Shelf())
     whole = gathered.whole
     ids = whole.names and list(whole.names)
     if samples is None:
         print("This run has no sample statistics (it is of an older version): its model predicts all samples again.")
-        findings = judge(path, run, predict_all(path, gathered, model), whole.classes, ids)
+        findings = _judge(path, run, _predict_all(path, gathered, model), whole.classes, ids)
     else:
         findings = findings_of_run(path, samples, whole.classes, ids)
     made = {"method": run.method, "versions": versions(), "statistics": samples is not None}
@@ -74,20 +74,20 @@ def findings_of_run(
 ) -> Findings:
     """Judge every label of a finished run from its sample statistics and the trainings in its folder."""
     guesses, training, out_of_sample = opinion_on(path, samples, len(classes))
-    known: dict[str, Any] = {"training": training, "out_of_sample": out_of_sample, "remarks": remarks_of(samples)}
+    known: dict[str, Any] = {"training": training, "out_of_sample": out_of_sample, "remarks": _remarks_of(samples)}
     if out_of_sample and not (samples["split"] == HELD_OUT).any():
         return findings_from_guesses(guesses, tuple(classes), ids, **known)
-    return judge(path, read_run(path, with_tables=False), guesses, classes, ids, **known)
+    return _judge(path, read_run(path, with_tables=False), guesses, classes, ids, **known)
 
 
-def judge(
+def _judge(
     path: Path, run: Run, guesses: Guesses, classes: Sequence[str], ids: Sequence[str] | None, **known: Any
 ) -> Findings:
     """Judge every label, with the noise rate of held-out samples if there are enough of them."""
     held = held_out_guesses(selecting_judges(path))
     noise = noise_of_guesses(held)
     rate, count = (reported_rate(noise.rate), len(held)) if held is not None and noise else (None, 0)
-    known |= {"trusts_labels": trusts_labels(run.spec), "given_rate": given_rate(run)}
+    known |= {"trusts_labels": _trusts_labels(run.spec), "given_rate": given_rate(run)}
     return findings_from_guesses(guesses, tuple(classes), ids, rate=rate, held_out=count, **known)
 
 
@@ -102,14 +102,14 @@ def selects(method: str, criterion: str | None) -> bool:
     return bool(make(method, Problem(2, 0.0, num_samples=1), criterion).selections)
 
 
-def trusts_labels(spec: Mapping[str, Any]) -> bool:
+def _trusts_labels(spec: Mapping[str, Any]) -> bool:
     """Return whether a network was trained on all labels alike, so that it may have memorized wrong ones."""
     if selects(spec["method"], spec.get("criterion")):
         return bool(spec["noise_rate"] == 0)
     return spec["method"] in FITS_ALL_LABELS
 
 
-def data_of_run(
+def _data_of_run(
     path: Path, run: Run, samples: Mapping[str, Array] | None, data: str | None, labels: str | None, shelf: Shelf
 ) -> tuple[Gathered, Experiment]:
     """Return the data that a run was trained on and its experiment.
@@ -137,7 +137,7 @@ def data_of_run(
     return gathered, experiment
 
 
-def predict_all(path: Path, gathered: Gathered, model: str | None) -> Guesses:
+def _predict_all(path: Path, gathered: Gathered, model: str | None) -> Guesses:
     """Return the guesses of the delivered model for all samples of the training set."""
     probs = load(path, model=model).predict_set(gathered.whole)
     labels = gathered.whole.labels.clone()
@@ -147,7 +147,7 @@ def predict_all(path: Path, gathered: Gathered, model: str | None) -> Guesses:
     return guesses_from_probs(labels.numpy(), probs)
 
 
-def remarks_of(samples: Mapping[str, Array]) -> list[str]:
+def _remarks_of(samples: Mapping[str, Array]) -> list[str]:
     """Return a sentence about the role of each sample in the training, or an empty string."""
     unseen = np.isin(samples["split"], (HELD_OUT, TESTED))
     excluded = (samples["seen"] > 0) & (samples["mean_selected"] < 0.5)

@@ -33,7 +33,7 @@ HARD_SAMPLES = 0.01  # share of hard samples mistaken for wrong labels where few
 SMALLEST = 1e-12  # lower bound for the product of two probabilities
 
 
-class Opinion(NamedTuple):
+class _Opinion(NamedTuple):
     """Predictions of a run and its judges for every sample."""
 
     guesses: Guesses
@@ -41,7 +41,7 @@ class Opinion(NamedTuple):
     out_of_sample: bool  # no judge was trained on the samples that it judges
 
 
-def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> Opinion:
+def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Opinion:
     """Return the predictions by which the labels of a finished run are judged.
 
     Args:
@@ -49,9 +49,9 @@ def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> Opi
         samples: Its per-sample statistics.
     """
     if (plain := plain_guesses(run)) is not None:
-        return Opinion(plain, None, out_of_sample=True)
+        return _Opinion(plain, None, out_of_sample=True)
     guesses = combine_with_probes(guesses_from_run(samples, num_classes), selecting_judges(run), samples["split"])
-    return Opinion(guesses, (samples["mean_margin"], samples["seen"]), out_of_sample=False)
+    return _Opinion(guesses, (samples["mean_margin"], samples["seen"]), out_of_sample=False)
 
 
 def selecting_judges(run: Path) -> list[Path]:
@@ -81,7 +81,7 @@ def selecting_is_clearly_better(run: Path, folder: str) -> bool:
     folds, selecting = _out_of_fold(run, folder), noise_of_guesses(held_out_guesses(selecting_judges(run)))
     if folds is None or selecting is None:
         return True
-    both = np.any(folds.held_out, axis=0) & np.any([held_out_by(judge) for judge in selecting_judges(run)], axis=0)
+    both = np.any(folds.held_out, axis=0) & np.any([_held_out_by(judge) for judge in selecting_judges(run)], axis=0)
     if folds.decided is not None:
         both &= ~folds.decided
     return is_clearly_better(selecting.log_likelihood, label_log_likelihood(folds.labels[both], folds.probs[both]))
@@ -108,7 +108,7 @@ def _out_of_fold(run: Path, folder: str) -> _Folds | None:
         return None
     classes = len(read_run(run).classes)
     guesses = [guesses_from_run(read_samples(judge) or {}, classes) for judge in judges]
-    held_out = [held_out_by(judge) for judge in judges]
+    held_out = [_held_out_by(judge) for judge in judges]
     probs = dense_probs(guesses[0])
     for guess, held in zip(guesses, held_out, strict=True):
         probs[held] = dense_probs(guess.at(held))
@@ -121,7 +121,7 @@ def held_out_log_likelihood(run: Path) -> float:
     return -np.inf if held is None else label_log_likelihood(held.undecided.labels, dense_probs(held.undecided))
 
 
-def held_out_by(run: Path) -> Array:
+def _held_out_by(run: Path) -> Array:
     """Return which samples (n) a run held out."""
     held: Array = (read_samples(run) or {})["split"] == HELD_OUT
     return held

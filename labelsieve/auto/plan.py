@@ -207,7 +207,7 @@ def final_training(selecting: Experiment, corrected: Path) -> Experiment:
 
 
 @dataclass(frozen=True)
-class Choice:
+class _Choice:
     """The selecting training and the reasons for its settings."""
 
     experiment: Experiment
@@ -219,14 +219,14 @@ class Choice:
 
 def choose_training(
     experiment: Experiment, noise: HeldOutNoise, method: str | None, reasons: Sequence[str] = ()
-) -> Choice:
+) -> _Choice:
     """Choose noise rate and method from the estimate; a method requested by the user stays."""
     rate = round(noise.rate.estimate, 3)
     low, high = noise.rate.low, noise.rate.high
     why = [*reasons, f"noise rate: {rate:.1%} of the held-out labels look wrong ({low:.1%} to {high:.1%})"]
     if method is not None:
         why.append(f"method: {method} (requested)")
-        return Choice(replace(experiment, method=method, noise_rate=rate), tuple(why))
+        return _Choice(replace(experiment, method=method, noise_rate=rate), tuple(why))
     if noise.uniform <= noise.rate.estimate / 2:
         chosen = "mentornet-prop"
         why.append(f"method: {chosen} (most wrong labels come from certain classes; penalty labels exclude them)")
@@ -234,4 +234,4 @@ def choose_training(
         chosen = "mentornet"
         why.append(f"method: {chosen} (wrong labels come from all classes equally; penalty labels would not help)")
     settings: dict[str, Any] = {"method": chosen, "criterion": None, "noise_rate": rate, "options": GUARD_OPTIONS}
-    return Choice(replace(experiment, **settings), tuple(why))
+    return _Choice(replace(experiment, **settings), tuple(why))

@@ -62,8 +62,10 @@ def audit_files(
     samples = None if data is None else load_data(data, ReadOptions()).train
     if samples is not None and len(samples) != len(probs):
         raise InputError(f"{data} has {len(samples):,} samples but {pred_probs} has {len(probs):,} rows")
-    known = read_class_names(classes, probs.shape[1]) or columns
-    numbers, names = numbered_labels(labels, probs.shape[1], known, None if samples is None else tuple(samples.classes))
+    known = _read_class_names(classes, probs.shape[1]) or columns
+    numbers, names = _numbered_labels(
+        labels, probs.shape[1], known, None if samples is None else tuple(samples.classes)
+    )
     guesses = guesses_from_probs(numbers, probs)
     render, ids, texts = None, None, None
     if data is not None and samples is not None:
@@ -72,7 +74,7 @@ def audit_files(
         texts = read_texts(text, len(guesses))
         render = text_renderer(texts)
     fingerprint = hashlib.sha256(repr(names).encode() + guesses.labels.tobytes()).hexdigest()[:16]
-    refuse_other_decisions(out, fingerprint)
+    _refuse_other_decisions(out, fingerprint)
     made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": fingerprint}
     made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
     findings = findings_from_guesses(guesses, names, ids, out_of_sample=True)
@@ -90,8 +92,8 @@ def read_labels(path: Path) -> Array:
     In a table, this is the column named label, or else the only column, which has no header then.
     """
     if path.suffix.lower() not in TABLES:
-        return only_array(path, "labels")
-    records = read_table(path)
+        return _only_array(path, "labels")
+    records = _read_table(path)
     header = [name.strip().casefold() for name in records[0][1]]
     if LABEL in header:
         place, rows = header.index(LABEL), records[1:]
@@ -108,13 +110,13 @@ def read_labels(path: Path) -> Array:
 def read_probabilities(path: Path) -> tuple[Array, Names | None]:
     """Return the probabilities (n, K) in a file and the names of its columns, if any; .npy files are memory-mapped."""
     table = path.suffix.lower() in TABLES
-    probs, names = probability_table(path) if table else (only_array(path, "probabilities"), None)
+    probs, names = _probability_table(path) if table else (_only_array(path, "probabilities"), None)
     if probs.ndim != 2:
         raise InputError(f"{path} must hold one array of shape (samples, classes), not {probs.shape}")
     return probs, names
 
 
-def read_class_names(path: Path | None, count: int) -> Names | None:
+def _read_class_names(path: Path | None, count: int) -> Names | None:
     """Return the class names in a text file with one name per line."""
     if path is None:
         return None
@@ -150,7 +152,7 @@ def class_numbers(labels: Array, names: Names | None, path: Path, count: int) ->
     return numbers.numpy(), found, True
 
 
-def numbered_labels(path: Path, count: int, known: Names | None, of_data: Names | None) -> tuple[Array, Names]:
+def _numbered_labels(path: Path, count: int, known: Names | None, of_data: Names | None) -> tuple[Array, Names]:
     """Return labels as numbers and the names of the classes; print the names if they are assumed."""
     candidates = known or (of_data if of_data and len(of_data) == count else None)
     numbers, names, assumed = class_numbers(read_labels(path), candidates, path, count)
@@ -160,7 +162,7 @@ def numbered_labels(path: Path, count: int, known: Names | None, of_data: Names 
     return numbers, names
 
 
-def refuse_other_decisions(out: Path, fingerprint: str) -> None:
+def _refuse_other_decisions(out: Path, fingerprint: str) -> None:
     """Raise InputError if the folder holds decisions about other labels."""
     if not decisions_path(out).exists() or not (out / "summary.json").exists():
         return
@@ -168,7 +170,7 @@ def refuse_other_decisions(out: Path, fingerprint: str) -> None:
         raise InputError(f"{out}/review holds decisions about other labels; use another --out or move that folder")
 
 
-def only_array(path: Path, kind: str) -> Array:
+def _only_array(path: Path, kind: str) -> Array:
     """Return the only array of a .npy or .npz file."""
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz"):
@@ -190,22 +192,22 @@ def only_array(path: Path, kind: str) -> Array:
         return load_npy(path)  # raises an error with the reason
 
 
-def probability_table(path: Path) -> tuple[Array, Names | None]:
+def _probability_table(path: Path) -> tuple[Array, Names | None]:
     """Return the probabilities in a .csv file and the names of their columns.
 
     With a header, these are the columns that begin with p_ or, if there are none, all named columns except label.
     """
-    records = read_table(path)
+    records = _read_table(path)
     header = [name.strip() for name in records[0][1]]
     if not is_header(header):
-        return parse_probabilities(path, records, range(len(header))), None
+        return _parse_probabilities(path, records, range(len(header))), None
     prefixed = [k for k, name in enumerate(header) if name.startswith(PREFIX)]
     # pandas writes row numbers into a column without a name
     places = prefixed or [k for k, name in enumerate(header) if name and name.casefold() != LABEL]
     names = tuple(header[k].removeprefix(PREFIX) if prefixed else header[k] for k in places)
     if len(set(names)) < len(names):
         raise InputError(f"{path} names a class twice in its header; give each column its own name")
-    return parse_probabilities(path, records[1:], places), names
+    return _parse_probabilities(path, records[1:], places), names
 
 
 def is_header(cells: Sequence[str]) -> bool:
@@ -215,10 +217,10 @@ def is_header(cells: Sequence[str]) -> bool:
     """
     if all(cell.isascii() and cell.isdigit() for cell in cells):
         return len(set(cells)) == len(cells) and list(cells) != ["1", "0"]
-    return None in map(parse_number, cells)
+    return None in map(_parse_number, cells)
 
 
-def parse_number(cell: str) -> float | None:
+def _parse_number(cell: str) -> float | None:
     """Return the number in a cell, also with a decimal comma; None if it holds none."""
     try:
         return float(cell.replace(",", "."))
@@ -226,13 +228,13 @@ def parse_number(cell: str) -> float | None:
         return None
 
 
-def parse_probabilities(path: Path, records: Sequence[Record], places: Sequence[int]) -> Array:
+def _parse_probabilities(path: Path, records: Sequence[Record], places: Sequence[int]) -> Array:
     """Return the numbers (n, K) in these columns."""
     if not records:
         raise InputError(f"{path} has a header but no rows; give {ACCEPTED['probabilities']}")
     table = np.empty((len(records), len(places)), np.float32)
     for row, (line, cells) in enumerate(records):
-        values = [parse_number(cells[place]) for place in places]
+        values = [_parse_number(cells[place]) for place in places]
         if None in values:
             raise InputError(
                 f"{path}:{line} holds {cells[places[values.index(None)]]!r} where a probability is expected; remove "
@@ -242,7 +244,7 @@ def parse_probabilities(path: Path, records: Sequence[Record], places: Sequence[
     return table
 
 
-def read_table(path: Path) -> list[Record]:
+def _read_table(path: Path) -> list[Record]:
     """Return the lines of a .csv file, all with the same number of cells."""
     records = read_records(path)
     if not records:

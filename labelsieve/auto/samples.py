@@ -20,9 +20,9 @@ MAX_COLUMNS = 50
 def sample_renderer(source: str, reading: ReadOptions, samples: Trainable) -> Render:
     """Return a function that renders the training samples of a source; images are upright and not distorted."""
     if isinstance(samples, Labelled) and len(samples.shape) == 1:
-        return partial(render_rows, samples)
+        return partial(_render_rows, samples)
     pictures = samples.pictures if isinstance(samples, Streamed) else find(source, reading).train
-    return partial(render_images, samples, pictures if isinstance(pictures, Pictures) else None)
+    return partial(_render_images, samples, pictures if isinstance(pictures, Pictures) else None)
 
 
 def text_renderer(texts: Sequence[str]) -> Render:
@@ -30,13 +30,13 @@ def text_renderer(texts: Sequence[str]) -> Render:
     return lambda indices, folder: {index: {"text": texts[index]} for index in indices}
 
 
-def render_rows(samples: Labelled, indices: Sequence[int], folder: Path) -> Views:
+def _render_rows(samples: Labelled, indices: Sequence[int], folder: Path) -> Views:
     """Render samples as the first columns of their rows."""
     columns = (samples.columns or tuple(str(k) for k in range(samples.shape[0])))[:MAX_COLUMNS]
     return {index: {"row": dict(zip(columns, samples.images[index].tolist(), strict=False))} for index in indices}
 
 
-def render_images(samples: Trainable, pictures: Pictures | None, indices: Sequence[int], folder: Path) -> Views:
+def _render_images(samples: Trainable, pictures: Pictures | None, indices: Sequence[int], folder: Path) -> Views:
     """Write a thumbnail of each sample into the folder, from `pictures` if there are encoded originals.
 
     Unreadable images are skipped.

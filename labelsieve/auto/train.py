@@ -84,7 +84,7 @@ class Runner:
         if describe and not is_finished(experiment, folder):
             torch.set_num_threads(experiment.threads)
             prepared = prepare(experiment, self.shelf)
-            print("\n".join(description(experiment, prepared)), flush=True)
+            print("\n".join(_description(experiment, prepared)), flush=True)
         with watching(progress) as watcher:
             return run(experiment, folder, watcher, prepared, None, chosen, self.command, self.shelf)
 
@@ -112,7 +112,7 @@ def make_request(
     ):
         return Request((Candidate(experiment, ()),), method, final)
     gathered = gather(replace(experiment, valid=0.0), shelf)
-    print_skipped(gathered.skipped)
+    _print_skipped(gathered.skipped)
     data, device = gathered.train, usable_device(experiment.device)
     models = candidate_models(data.shape, device) if experiment.model == "auto" else (experiment.model,)
     suited = [replace(suited_to_network(experiment, name, open_settings, len(data)), model=name) for name in models]
@@ -128,17 +128,17 @@ def train(request: Request, path: Path, runner: Runner) -> None:
     """Train all stages that are needed and not finished, and print the outcome."""
     RunFolder(path).refuse_other_files()
     if request.noise_is_unknown:
-        refuse_given_rate(path)
+        _refuse_given_rate(path)
     found = Found()
     for name in STAGES:
         stages = plan(request, path, found)
         stage = next((each for each in stages if each.name == name), None)
         if stage is not None:
             found = _train_stage(stage, stages, request, path, runner, found)
-    print_use(path)
+    _print_use(path)
 
 
-def refuse_given_rate(path: Path) -> None:
+def _refuse_given_rate(path: Path) -> None:
     """Refuse the folder of a run whose noise rate was given: it has no probes."""
     if (path / "spec.json").exists() and not (path / PROBE).exists():
         raise InputError(f"{path} holds another run: its noise rate was given; name another --out")
@@ -159,12 +159,12 @@ def _train_stage(
         if stages[-1].name == "final":
             (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is unfinished without it
     if stage.name == "final":
-        correct_labels(path)
+        _correct_labels(path)
     for number, (experiment, folder) in enumerate(zip(stage.experiments, folders, strict=True)):
         describe = stage.name == "training"
         ran = runner.train(experiment, folder, stage_progress(stages, stage, number), chosen, describe)
         if stage.name in ("training", "final"):
-            print_outcome(folder, ran)
+            _print_outcome(folder, ran)
         if number == 0 and stage.expected == 1 and selecting_is_clearly_better(path, stage.folder):
             break
     return _after(stage, path, found)
@@ -210,7 +210,7 @@ def stage_progress(stages: Sequence[Stage], stage: Stage, number: int) -> Plan:
     return Plan(experiment.epochs, rounds_of(experiment), part, earlier, later)
 
 
-def correct_labels(path: Path) -> None:
+def _correct_labels(path: Path) -> None:
     """Write the labels of the final training: suspect labels are replaced by the suggestions of the audit."""
     file = path / CORRECTED
     samples = read_samples(path) or {}
@@ -261,11 +261,11 @@ def print_finished(path: Path) -> None:
     for reason in read_run(path).start.get("chosen", {}).get("reasons", []):
         print(reason)
     for folder in dict.fromkeys((path, delivered_folder(path))):
-        print_outcome(folder, ran=False)
-    print_use(path)
+        _print_outcome(folder, ran=False)
+    _print_use(path)
 
 
-def print_outcome(folder: Path, ran: bool) -> None:
+def _print_outcome(folder: Path, ran: bool) -> None:
     """Print how a training went, with warnings."""
     done = read_run(folder)
     print(f"{'trained' if ran else 'already trained'}: {folder} (model of epoch {done.end['chosen_epoch']})")
@@ -296,17 +296,17 @@ def predicted_class(samples: Mapping[str, Array], classes: Sequence[str]) -> str
     return classes[only] if predicted[only] > NEARLY_ALL and given[only] < NEARLY_ALL**2 else ""
 
 
-def print_use(path: Path) -> None:
+def _print_use(path: Path) -> None:
     print(f"use the model: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
 
 
-def print_skipped(bad: Sequence[Unusable]) -> None:
+def _print_skipped(bad: Sequence[Unusable]) -> None:
     """Print how many samples were skipped because they cannot be read."""
     if bad:
         print(f"skipped: {describe_unusable(bad)}", flush=True)
 
 
-def description(experiment: Experiment, prepared: Prepared, rate_is_known: bool = True) -> list[str]:
+def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool = True) -> list[str]:
     """Describe data, method and network of a training in three lines."""
     train = prepared.train
     facts = [f"{len(train):,} samples of {train.num_classes} classes"]
@@ -341,7 +341,7 @@ def forecast(request: Request, path: Path, shelf: Shelf) -> str:
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     epochs = sum(stage.epochs for stage in stages)
-    lines = description(experiment, prepared, rate_is_known=not request.noise_is_unknown)
+    lines = _description(experiment, prepared, rate_is_known=not request.noise_is_unknown)
     if len(stages) > 1:
         lines.append("stages:")
         width = max(len(stage.name) for stage in stages)

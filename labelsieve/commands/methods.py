@@ -15,10 +15,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    print(page(options.name) if options.name else listing())
+    print(page(options.name) if options.name else _listing())
 
 
-def listing() -> str:
+def _listing() -> str:
     """Return all methods and criteria with their options."""
     from labelsieve.core.criteria import CRITERIA
     from labelsieve.methods import METHODS, keywords, options_of, summary

@@ -89,24 +89,24 @@ def run(options: Namespace) -> None:
             return
         train(request, path, Runner(shelf, options.command_line))
         save_request(path, facts)
-    finish(path, shelf, automatic=noise_is_unknown)
+    _finish(path, shelf, automatic=noise_is_unknown)
 
 
 def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
     """Return the experiment given by the options, and whether its noise rate must be estimated."""
-    rate = noise_rate(options)
+    rate = _noise_rate(options)
     settings = shared.experiment_settings(options)
     settings |= {
         "method": options.method or "mentornet-prop",
-        "options": method_options(options),
+        "options": _method_options(options),
         "noise_rate": 0.0 if rate is None else rate,
-        "scores": epoch_numbers(options.scores),
+        "scores": _epoch_numbers(options.scores),
         "threads": (os.cpu_count() or 1) if options.threads is None else options.threads,
     }
     return experiment_for(settings.pop("data"), **settings), rate is None
 
 
-def finish(path: Path, shelf: "Shelf", automatic: bool) -> None:
+def _finish(path: Path, shelf: "Shelf", automatic: bool) -> None:
     """Write the report of an automatic run, and print the next commands."""
     from labelsieve.auto.audit import audit_run
     from labelsieve.report.page import write_report
@@ -119,7 +119,7 @@ def finish(path: Path, shelf: "Shelf", automatic: bool) -> None:
         print(f"list the suspect labels: labelsieve report {quoted}")
 
 
-def noise_rate(options: Namespace) -> float | None:
+def _noise_rate(options: Namespace) -> float | None:
     """Return the noise rate given by the options; None if it must be estimated."""
     shared.check_noise(options.noise, options.rate)
     if options.noise_rate is not None:
@@ -136,12 +136,12 @@ def noise_rate(options: Namespace) -> float | None:
     return 0.0 if options.method == "default" or clean_data else None
 
 
-def method_options(options: Namespace) -> tuple[tuple[str, object], ...]:
+def _method_options(options: Namespace) -> tuple[tuple[str, object], ...]:
     """Return --lam and every --set name=value as pairs."""
     return parse_options([*([] if options.lam is None else [f"lam={options.lam}"]), *options.set])
 
 
-def epoch_numbers(text: str) -> tuple[int, ...]:
+def _epoch_numbers(text: str) -> tuple[int, ...]:
     """ "25,40" -> (25, 40)"""
     try:
         return tuple(sorted({int(number) for number in text.split(",")})) if text else ()

@@ -1,6 +1,6 @@
 """Selection criteria: Criteria_OL, Criteria_PL and Criteria_ALL of the paper, and the margin.
 
-`criteria_all` is equation 7, `penalty_labels` are equations 9 to 11. Each criterion is a class over these functions:
+`_criteria_all` is equation 7, `penalty_labels` are equations 9 to 11. Each criterion is a class over these functions:
 the higher its score, the more likely the observed label is correct. A subclass of `Criterion` with a name is added to
 `CRITERIA` and can be combined with every method.
 """
@@ -30,7 +30,7 @@ def penalty_confidence(probs: Tensor, penalty: Tensor) -> Tensor:
     return (penalty * probs).sum(-1)
 
 
-def criteria_all(probs: Tensor, labels: Tensor, penalty: Tensor, lam: float) -> Tensor:
+def _criteria_all(probs: Tensor, labels: Tensor, penalty: Tensor, lam: float) -> Tensor:
     """Criteria_ALL = Criteria_OL - λ Criteria_PL = p[y] - λ Σ_j m[y, j] p[j] (eq. 7).
 
     Shapes: probs (N, B, K), labels (B), penalty (N, B, K) -> (N, B).
@@ -42,7 +42,7 @@ def penalty_labels(sums: Tensor, fallback: Tensor, column_weight: Tensor | None 
     """Return the penalty labels m (eq. 9-11): summed predictions without the observed label, normalized to sum 1.
 
     Row k of `sums` (N, K, K) is the sum of the predictions for label k. Rows without probability outside the diagonal
-    are taken from `fallback` (N, K, K). `column_weight` (N, K) is a weight of each predicted class.
+    are taken from `fallback` (N, K, K). `_column_weight` (N, K) is a weight of each predicted class.
     """
     mass = sums.double()
     if column_weight is not None:
@@ -128,7 +128,7 @@ class CriteriaPL(Criterion, name="pl"):
         rows = self.penalty[:, labels]
         if self.compensate != "iteration":
             return rows
-        rows = rows * column_weight(self.columns).to(rows.dtype).unsqueeze(1)
+        rows = rows * _column_weight(self.columns).to(rows.dtype).unsqueeze(1)
         return rows / rows.sum(-1, keepdim=True)
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
@@ -159,7 +159,7 @@ class CriteriaPL(Criterion, name="pl"):
         self._repredicted = predict is not None
         sums = sum_over_processes(self.sums)
         columns = sums.sum(1)
-        weight = column_weight(columns) if self.compensate == "epoch" else None
+        weight = _column_weight(columns) if self.compensate == "epoch" else None
         self.penalty.copy_(penalty_labels(sums, self.penalty, weight))
         self.columns.copy_(torch.where(columns.sum(-1, keepdim=True) > 0, columns, self.columns))
         self.sums.zero_()
@@ -172,7 +172,7 @@ class CriteriaALL(CriteriaPL, name="all"):
     """Criteria_OL - lam * Criteria_PL, the paper's criterion (eq. 7).
 
     Score of a sample with observed label y and prediction p: p[y] - lam * Σ_j m[y, j] p[j], where m[y] is the penalty
-    label of class y. `criteria_all` computes it. The other arguments are those of CriteriaPL.
+    label of class y. `_criteria_all` computes it. The other arguments are those of CriteriaPL.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class CriteriaALL(CriteriaPL, name="all"):
         self.lam = lam
 
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
-        return criteria_all(probs, labels, self.penalty_of(labels), self.lam)
+        return _criteria_all(probs, labels, self.penalty_of(labels), self.lam)
 
 
 class CriteriaMargin(Criterion, name="margin"):
@@ -219,7 +219,7 @@ def normalize_rows(sums: Tensor, fallback: Tensor) -> Tensor:
     return torch.where(total > 0, sums / total, fallback.double()).to(fallback.dtype)
 
 
-def column_weight(columns: Tensor) -> Tensor:
+def _column_weight(columns: Tensor) -> Tensor:
     """Return w[j] = q[j] / mean p[j] with a uniform prior q, (N, K): classes that are learnt late get more weight."""
     columns = columns.double().clamp(min=1)
     return columns.mean(-1, keepdim=True) / columns

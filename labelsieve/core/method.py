@@ -77,8 +77,8 @@ class Method(nn.Module):
         self.epoch = nn.Buffer(torch.tensor(NO_EPOCH))  # the current epoch, saved with the state
         self.current_epoch: int | None = None  # a copy that can be read without waiting for the device
         self.monitor = LoopMonitor()
-        self.register_load_state_dict_pre_hook(add_missing_epoch)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_post_hook(resume_epoch)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_add_missing_epoch)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_resume_epoch)  # type: ignore[no-untyped-call]
 
     @property
     def needs_index(self) -> bool:
@@ -210,14 +210,14 @@ class Method(nn.Module):
         every training sample has appeared once.
         """
         for part in self.parts():
-            part.end_epoch(predict and partial(with_network_axis, predict))
+            part.end_epoch(predict and partial(_with_network_axis, predict))
         self.epoch.fill_(NO_EPOCH)
 
     @torch.no_grad()
     def end_round(self, predict: Predict) -> None:
         """End a round: the networks are trained. Only methods with several rounds need this call."""
         for part in self.parts():
-            part.end_round(partial(with_network_axis, predict))
+            part.end_round(partial(_with_network_axis, predict))
 
     def tables(self) -> dict[str, Tensor]:
         """Return what the parts have estimated about the labels, such as the penalty labels (N, K, K)."""
@@ -268,19 +268,19 @@ def constant_lr(epoch: int) -> float:
     return 1.0
 
 
-def resume_epoch(method: Method, keys: object) -> None:
+def _resume_epoch(method: Method, keys: object) -> None:
     """Continue the epoch in which a loaded state was saved."""
     method.current_epoch = None
     if (epoch := int(method.epoch)) != NO_EPOCH:
         method.start_epoch(epoch)
 
 
-def add_missing_epoch(method: Method, state: dict[str, Any], prefix: str, *others: object) -> None:
+def _add_missing_epoch(method: Method, state: dict[str, Any], prefix: str, *others: object) -> None:
     """Add the epoch to states of earlier versions, which were saved between two epochs."""
     state.setdefault(f"{prefix}epoch", torch.tensor(NO_EPOCH))
 
 
-def with_network_axis(predict: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _with_network_axis(predict: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield the predictions of `predict` with a network axis: (B, K) becomes (1, B, K)."""
     for probs, labels, index in predict():
         yield probs.unsqueeze(0) if probs.dim() == 2 else probs, labels, index

@@ -21,7 +21,7 @@ MAX_SIZES = 5  # different image sizes that are listed one by one
 IMBALANCE = 3  # ratio of the largest to the smallest class above which it is reported
 
 
-class Examined(NamedTuple):
+class _Examined(NamedTuple):
     """Digest and size of a sample."""
 
     digest: bytes
@@ -35,7 +35,7 @@ def check(data: str, size: int | None, label: str | None, image: str | None) -> 
     frame = frame_for(listing, options)
     print(f"{data}: {listing.kind}")
     unusable = list(listing.unusable)
-    examined: dict[str, dict[int, Examined]] = {}
+    examined: dict[str, dict[int, _Examined]] = {}
     for name, split in listing.splits().items():
         examined[name], bad = _examine(split, frame, name)
         unusable += bad
@@ -51,9 +51,9 @@ def check(data: str, size: int | None, label: str | None, image: str | None) -> 
     print("all samples can be used")
 
 
-def _examine(split: Undecoded, frame: Frame | None, name: str) -> tuple[dict[int, Examined], list[Unusable]]:
+def _examine(split: Undecoded, frame: Frame | None, name: str) -> tuple[dict[int, _Examined], list[Unusable]]:
     """Read every sample; return those that can be used, by position, and those that cannot."""
-    examined: dict[int, Examined] = {}
+    examined: dict[int, _Examined] = {}
     unusable: dict[int, Unusable] = {}
     bar = live_bar()
     bar.disable = not sys.stdout.isatty()
@@ -72,18 +72,18 @@ def _examine(split: Undecoded, frame: Frame | None, name: str) -> tuple[dict[int
     return dict(sorted(examined.items())), [unusable[index] for index in sorted(unusable)]
 
 
-def _examine_sample(split: Undecoded, index: int, frame: Frame | None) -> Examined:
+def _examine_sample(split: Undecoded, index: int, frame: Frame | None) -> _Examined:
     if isinstance(split, Pictures):
         assert frame is not None
         content = split.bytes_of(index)
         decode(content, frame)
         header = read_header(content)
-        return Examined(hashlib.sha256(content).digest(), (header.height, header.width))
+        return _Examined(hashlib.sha256(content).digest(), (header.height, header.width))
     values = split.images[index]
-    return Examined(hashlib.sha256(values.numpy().tobytes()).digest(), tuple(values.shape[1:]) or (len(values),))
+    return _Examined(hashlib.sha256(values.numpy().tobytes()).digest(), tuple(values.shape[1:]) or (len(values),))
 
 
-def _describe(name: str, split: Undecoded, examined: dict[int, Examined], frame: Frame | None) -> list[str]:
+def _describe(name: str, split: Undecoded, examined: dict[int, _Examined], frame: Frame | None) -> list[str]:
     """Return sample counts, imbalance and sizes of a split."""
     counts = Counter(split.labels[list(examined)].tolist())
     each = (f"{label} {counts[k]:,}" for k, label in enumerate(split.classes))
@@ -124,7 +124,7 @@ def _nested_classes(split: Undecoded) -> list[str]:
     return [name for k, name in enumerate(split.classes) if name not in direct and (split.labels == k).any()]
 
 
-def _duplicates(examined: dict[str, dict[int, Examined]], splits: dict[str, Undecoded]) -> list[str]:
+def _duplicates(examined: dict[str, dict[int, _Examined]], splits: dict[str, Undecoded]) -> list[str]:
     """Return lines on equal samples across splits, within a split, and with different labels."""
     lines = []
     digests = {name: {one.digest for one in samples.values()} for name, samples in examined.items()}

@@ -36,7 +36,7 @@ BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
 @dataclass(frozen=True)
-class Layout:
+class _Layout:
     """The files of one published version."""
 
     name: str
@@ -55,9 +55,9 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("CIFAR-10", "cifar-10-batches-py", BATCHES, "test_batch", "batches.meta", "labels", "label_names"),
-    Layout("CIFAR-100", "cifar-100-python", ("train",), "test", "meta", "fine_labels", "fine_label_names"),
-    Layout(
+    _Layout("CIFAR-10", "cifar-10-batches-py", BATCHES, "test_batch", "batches.meta", "labels", "label_names"),
+    _Layout("CIFAR-100", "cifar-100-python", ("train",), "test", "meta", "fine_labels", "fine_label_names"),
+    _Layout(
         "CIFAR-10",
         "cifar-10-batches-bin",
         tuple(f"{batch}.bin" for batch in BATCHES),
@@ -65,7 +65,7 @@ LAYOUTS = (
         "batches.meta.txt",
         label_bytes=1,
     ),
-    Layout(
+    _Layout(
         "CIFAR-100",
         "cifar-100-binary",
         ("train.bin",),
@@ -172,7 +172,7 @@ def _folders(path: Path) -> Iterator[Path]:
         yield from sorted(Path(entry.path) for entry in entries if entry.is_dir())
 
 
-def _layout_of(folder: Path) -> Layout | None:
+def _layout_of(folder: Path) -> _Layout | None:
     """Return the version that a folder contains files of; some may be missing."""
     for layout in LAYOUTS:
         some = any((folder / name).is_file() for name in (*layout.train, layout.test))
@@ -181,7 +181,7 @@ def _layout_of(folder: Path) -> Layout | None:
     return None
 
 
-def _is_cifar_binary(folder: Path, layout: Layout) -> bool:
+def _is_cifar_binary(folder: Path, layout: _Layout) -> bool:
     """Return whether binary files are CIFAR; other datasets use these file names for other records."""
     if (folder / layout.meta).is_file():
         return True
@@ -189,7 +189,7 @@ def _is_cifar_binary(folder: Path, layout: Layout) -> bool:
     return any(size and size % (layout.label_bytes + PIXELS) == 0 for size in sizes)
 
 
-def _read_folder(path: Path) -> tuple[Layout, Mapping[str, _File]]:
+def _read_folder(path: Path) -> tuple[_Layout, Mapping[str, _File]]:
     with _read_errors(path):
         found = [(folder, layout) for folder in _folders(path) if (layout := _layout_of(folder))]
         if not found:
@@ -209,13 +209,13 @@ def _read_file(path: Path, limit: int, dataset: str) -> _File:
     return _File(str(path), path.read_bytes())
 
 
-def _check_missing(layout: Layout, files: Mapping[str, object], place: Path) -> None:
+def _check_missing(layout: _Layout, files: Mapping[str, object], place: Path) -> None:
     missing = sorted(set(layout.files) - set(files))
     if missing:
         raise InputError(f"{place} has no {missing[0]}, which {layout.name} needs; download it again")
 
 
-def _read_archive(path: Path) -> tuple[Layout, Mapping[str, _File]]:
+def _read_archive(path: Path) -> tuple[_Layout, Mapping[str, _File]]:
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is neither a file nor a folder; pass the published .tar.gz or its folder")
     with _read_errors(path), path.open("rb") as file:
@@ -307,14 +307,14 @@ def _read_errors(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
 
 
-def _samples(layout: Layout, file: _File, classes: tuple[str, ...]) -> Labelled:
+def _samples(layout: _Layout, file: _File, classes: tuple[str, ...]) -> Labelled:
     """Return images and labels of one file."""
     rows, labels = _binary_records(layout, file) if layout.label_bytes else _pickled_records(layout, file)
     images = torch.from_numpy(rows.reshape(-1, 3, 32, 32))
     return Labelled(images, label_tensor(labels, len(classes), file.place), classes)
 
 
-def _binary_records(layout: Layout, file: _File) -> tuple[Array, Array]:
+def _binary_records(layout: _Layout, file: _File) -> tuple[Array, Array]:
     """Return pixels and labels of records of label bytes and 3,072 bytes of pixels, channel by channel."""
     size = layout.label_bytes + PIXELS
     check_records(file.content, size, file.place)
@@ -322,7 +322,7 @@ def _binary_records(layout: Layout, file: _File) -> tuple[Array, Array]:
     return rows[:, layout.label_bytes :].copy(), rows[:, layout.label_bytes - 1]
 
 
-def _pickled_records(layout: Layout, file: _File) -> tuple[Array, Array]:
+def _pickled_records(layout: _Layout, file: _File) -> tuple[Array, Array]:
     record = _read_dict(file)
     rows, labels = record.get("data"), record.get(layout.labels)
     if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != PIXELS:
@@ -346,7 +346,7 @@ def _text_keys(found: object, place: str | Path) -> dict[str, Any]:
     return {key.decode("latin-1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}
 
 
-def _class_names(layout: Layout, file: _File) -> tuple[str, ...]:
+def _class_names(layout: _Layout, file: _File) -> tuple[str, ...]:
     names = file.content.splitlines() if layout.label_bytes else _read_dict(file).get(layout.names)
     if isinstance(names, list) and all(isinstance(name, bytes | str) for name in names):
         texts = [(name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name) for name in names]

@@ -23,7 +23,7 @@ SPLITS = {
 LAYOUT = "expected one folder of images per class, or the folders train, test and val with class folders inside"
 
 
-class FolderImages(NamedTuple):
+class _FolderImages(NamedTuple):
     """The image files below a folder, and the files that are not images."""
 
     paths: list[str]  # relative to the root, sorted
@@ -49,10 +49,10 @@ def read_unlabelled_images(root: Path, classes: tuple[str, ...]) -> tuple[Pictur
     return labelled_files(root, found.paths, [0] * len(found.paths), classes), found.unusable
 
 
-def find_images(root: Path, below: str) -> FolderImages:
+def find_images(root: Path, below: str) -> _FolderImages:
     """Find all image files below a folder of the root; follow only links to files inside the root."""
     home = root.resolve()
-    found = FolderImages([], [])
+    found = _FolderImages([], [])
     folders = [below]
     while folders:
         folder = folders.pop()

@@ -201,7 +201,7 @@ def fast_decode(content: bytes, frame: Frame) -> Array:
         try:
             found = _by_simplejpeg(content, frame) if simplejpeg else _by_pillow(content, frame)
             if found is not None:
-                return resize(*found, frame)
+                return _resize(*found, frame)
         except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError):
             pass  # `decode` succeeds or gives the reason
     return decode(content, frame)
@@ -219,7 +219,7 @@ def decode_into(out: Array, pictures: Pictures, index: Sequence[int], frame: Fra
             ) from error
 
 
-def resize(pixels: Array, height: float, width: float, frame: Frame) -> Array:
+def _resize(pixels: Array, height: float, width: float, frame: Frame) -> Array:
     """Resize the first height x width of (H, W, C) pixels with anti-aliasing; like Pillow, but faster."""
     if pixels.shape[:2] == (frame.height, frame.width):
         return pixels

@@ -29,7 +29,7 @@ class LabelOverlay(NamedTuple):
     decided: Tensor | None = None  # (n) bool: a person confirmed the label
 
 
-class LabelRow(NamedTuple):
+class _LabelRow(NamedTuple):
     """A row of a .csv label file; a missing cell is None."""
 
     label: str | None
@@ -73,16 +73,16 @@ def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequ
         raise disk_error(path, error) from error
 
 
-def _read_rows(path: Path) -> list[LabelRow]:
+def _read_rows(path: Path) -> list[_LabelRow]:
     columns, rows = read_dict_rows(path)
     if "label" not in columns:
         found = join_names(columns) or "none"
         raise InputError(f"{path} has no column 'label' (columns: {found}); rename the one with the labels")
-    return [LabelRow(row["label"], row.get("index"), row.get("name"), row.get("decided"), line) for line, row in rows]
+    return [_LabelRow(row["label"], row.get("index"), row.get("name"), row.get("decided"), line) for line, row in rows]
 
 
 def _ordered_labels(
-    rows: list[LabelRow], path: Path, classes: Sequence[str], names: Sequence[str] | None
+    rows: list[_LabelRow], path: Path, classes: Sequence[str], names: Sequence[str] | None
 ) -> tuple[Array, Array | None]:
     """Return class indices (n) and the decided column (n), in the order of the samples."""
     index = {name: k for k, name in reversed(list(enumerate(classes)))}
@@ -97,7 +97,7 @@ def _ordered_labels(
     return labels[order], np.array([_parse_decided(row, path) for row in rows], dtype=bool)[order]
 
 
-def _class_index(row: LabelRow, index: dict[str, int], numeric: bool, path: Path) -> int:
+def _class_index(row: _LabelRow, index: dict[str, int], numeric: bool, path: Path) -> int:
     if row.label in index:
         return index[row.label]
     if not numeric and row.label is not None and row.label.strip().lstrip("-").isdigit():
@@ -106,7 +106,7 @@ def _class_index(row: LabelRow, index: dict[str, int], numeric: bool, path: Path
     raise InputError(f"{path}:{row.line}: {row.label!r} is not a class; classes: {join_names(known)}")
 
 
-def _parse_decided(row: LabelRow, path: Path) -> bool:
+def _parse_decided(row: _LabelRow, path: Path) -> bool:
     value = (row.decided or "").strip().lower()
     if value not in DECIDED:
         raise InputError(
@@ -115,14 +115,14 @@ def _parse_decided(row: LabelRow, path: Path) -> bool:
     return DECIDED[value]
 
 
-def _identified_by_name(rows: Sequence[LabelRow], names: Sequence[str]) -> bool:
+def _identified_by_name(rows: Sequence[_LabelRow], names: Sequence[str]) -> bool:
     """Return whether the names identify the samples; if names repeat, the index is used."""
     if any(row.name is None for row in rows):
         return False
     return len(set(names)) == len(names) or any(row.position is None for row in rows)
 
 
-def _order_by_name(rows: Sequence[LabelRow], names: Sequence[str], path: Path) -> Array:
+def _order_by_name(rows: Sequence[_LabelRow], names: Sequence[str], path: Path) -> Array:
     """Return the row of each sample."""
     known = set(names)
     found = [str(row.name) if row.name in known else unescape_cell(str(row.name)) for row in rows]
@@ -136,7 +136,7 @@ def _order_by_name(rows: Sequence[LabelRow], names: Sequence[str], path: Path) -
     return np.array([position[name] for name in names], dtype=np.int64)
 
 
-def _order_by_index(rows: Sequence[LabelRow], path: Path) -> Array:
+def _order_by_index(rows: Sequence[_LabelRow], path: Path) -> Array:
     """Return the row of each sample, by the column `index` if it exists."""
     if all(row.position is None for row in rows):
         return np.arange(len(rows))
@@ -150,9 +150,9 @@ def _order_by_index(rows: Sequence[LabelRow], path: Path) -> Array:
     return np.argsort(places)
 
 
-def _check_repeated(rows: Sequence[tuple[str, LabelRow]], path: Path) -> None:
+def _check_repeated(rows: Sequence[tuple[str, _LabelRow]], path: Path) -> None:
     """Raise if two rows are for one sample."""
-    first: dict[str, LabelRow] = {}
+    first: dict[str, _LabelRow] = {}
     for name, row in rows:
         other = first.setdefault(name, row)
         if other is not row:

@@ -69,7 +69,7 @@ MAX_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
 SIMILAR = 0.7  # of 1: minimum similarity of a path to suggest it for a misspelt one
 
 
-class Format(NamedTuple):
+class _Format(NamedTuple):
     """A data format: functions to recognise and to list it."""
 
     matches: Callable[[Path], bool]
@@ -79,20 +79,20 @@ class Format(NamedTuple):
 
 DATASETS: dict[str, Callable[[], Listing]] = {"fashion": read_fashion}  # embedded in the package
 FILE_FORMATS = (
-    Format(is_npz, read_npz),
-    Format(is_table, read_table, columns=True),
-    Format(is_parquet, read_parquet, columns=True),
-    Format(is_cifar, read_cifar),
+    _Format(is_npz, read_npz),
+    _Format(is_table, read_table, columns=True),
+    _Format(is_parquet, read_parquet, columns=True),
+    _Format(is_cifar, read_cifar),
 )
 FOLDER_FORMATS = (  # the first that matches is used
-    Format(is_cifar, read_cifar),
-    Format(is_tiny_imagenet, read_tiny_imagenet),
-    Format(is_clothing1m, read_clothing1m),
-    Format(is_animal10n_binary, read_animal10n_binary),
-    Format(is_animal10n, read_animal10n),
-    Format(is_saved_dataset, read_saved_dataset, columns=True),
-    Format(is_parquet, read_parquet, columns=True),
-    Format(lambda path: True, read_folder),
+    _Format(is_cifar, read_cifar),
+    _Format(is_tiny_imagenet, read_tiny_imagenet),
+    _Format(is_clothing1m, read_clothing1m),
+    _Format(is_animal10n_binary, read_animal10n_binary),
+    _Format(is_animal10n, read_animal10n),
+    _Format(is_saved_dataset, read_saved_dataset, columns=True),
+    _Format(is_parquet, read_parquet, columns=True),
+    _Format(lambda path: True, read_folder),
 )
 
 

@@ -32,7 +32,7 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 SAVE_AGAIN = "save the dataset again with save_to_disk"
 
 
-class TableFile(NamedTuple):
+class _TableFile(NamedTuple):
     """One file of a table."""
 
     path: Path
@@ -44,7 +44,7 @@ class TableFile(NamedTuple):
 class CellReader:
     """Read encoded images from the cells of a column, piece by piece; the last two pieces are kept."""
 
-    load: "ParquetPieces | ArrowPieces"  # returns the cells of one piece
+    load: "_ParquetPieces | _ArrowPieces"  # returns the cells of one piece
     starts: tuple[int, ...]  # first row of each piece
     folder: Path
     kept: dict[int, Arrow] = field(default_factory=dict, compare=False, repr=False)
@@ -75,7 +75,7 @@ class CellReader:
 
 
 @dataclass(frozen=True)
-class ParquetPieces:
+class _ParquetPieces:
     """Load a column of a Parquet row group; the last file is kept open."""
 
     files: tuple[Path, ...]
@@ -104,11 +104,11 @@ class ParquetPieces:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ParquetPieces, (self.files, self.column, self.groups)
+        return _ParquetPieces, (self.files, self.column, self.groups)
 
 
 @dataclass(frozen=True)
-class ArrowPieces:
+class _ArrowPieces:
     """Load a column of an Arrow stream file, which is memory-mapped."""
 
     files: tuple[Path, ...]
@@ -149,12 +149,12 @@ def read_parquet(path: Path, label: str | None = None, image: str | None = None)
     if embedded is not None:
         groups = [(k, group) for k, file in enumerate(opened) for group in range(file.num_row_groups)]
         sizes = [opened[k].metadata.row_group(group).num_rows for k, group in groups]
-        pieces = ParquetPieces(tuple(files), embedded, tuple(groups))
+        pieces = _ParquetPieces(tuple(files), embedded, tuple(groups))
         reader = CellReader(pieces, _starts(sizes), _image_folder(path))
     parts = []
     for file, content, split in zip(files, opened, _splits_by_name(files), strict=True):
         with _arrow_errors(file):
-            parts.append(TableFile(file, split, content.read(columns=_columns_to_read(roles, embedded))))
+            parts.append(_TableFile(file, split, content.read(columns=_columns_to_read(roles, embedded))))
     kind = "Parquet shards" if path.is_dir() else "a Parquet table"
     return list_table(_raw_table(path, parts, roles, reader, _schema_classes(schemas[0], roles.label)), kind)
 
@@ -180,9 +180,9 @@ def read_saved_dataset(path: Path, label: str | None = None, image: str | None =
     reader, embedded = None, _embedded_column(schema, roles)
     if embedded is not None:
         starts = _starts([table.num_rows for table in tables])
-        reader = CellReader(ArrowPieces(tuple(paths), embedded), starts, path)
+        reader = CellReader(_ArrowPieces(tuple(paths), embedded), starts, path)
     needed = _columns_to_read(roles, embedded)
-    parts = [TableFile(file, split, table.select(needed)) for (file, split), table in zip(files, tables, strict=True)]
+    parts = [_TableFile(file, split, table.select(needed)) for (file, split), table in zip(files, tables, strict=True)]
     classes = _schema_classes(schema, roles.label) or _info_classes(folders[0][1], roles.label)
     return list_table(_raw_table(path, parts, roles, reader, classes), "a saved dataset")
 
@@ -358,7 +358,7 @@ def _starts(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _raw_table(
-    path: Path, parts: Sequence[TableFile], roles: ColumnRoles, reader: Reader | None, classes: tuple[str, ...] | None
+    path: Path, parts: Sequence[_TableFile], roles: ColumnRoles, reader: Reader | None, classes: tuple[str, ...] | None
 ) -> RawTable:
     """Join files with equal columns."""
     rows = [f"{part.path.name}:{row}" for part in parts for row in range(part.rows.num_rows)]
@@ -389,7 +389,7 @@ def _raw_table(
     )
 
 
-def _split_values(parts: Sequence[TableFile], roles: ColumnRoles) -> list[Any] | None:
+def _split_values(parts: Sequence[_TableFile], roles: ColumnRoles) -> list[Any] | None:
     if roles.split is not None:
         return _column_values(parts, roles.split)
     if parts[0].split is None:
@@ -397,7 +397,7 @@ def _split_values(parts: Sequence[TableFile], roles: ColumnRoles) -> list[Any] |
     return [part.split for part in parts for _ in range(part.rows.num_rows)]
 
 
-def _column_values(parts: Sequence[TableFile], column: str) -> list[Any]:
+def _column_values(parts: Sequence[_TableFile], column: str) -> list[Any]:
     values: list[Any] = []
     for part in parts:
         with _arrow_errors(part.path):
@@ -408,7 +408,7 @@ def _column_values(parts: Sequence[TableFile], column: str) -> list[Any]:
     return values
 
 
-def _feature_values(parts: Sequence[TableFile], roles: ColumnRoles) -> Array:
+def _feature_values(parts: Sequence[_TableFile], roles: ColumnRoles) -> Array:
     """Return (n, F) float32, with NaN for empty cells."""
     table = np.empty((sum(part.rows.num_rows for part in parts), len(roles.numbers)), dtype=np.float32)
     start = 0

@@ -35,7 +35,7 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 DictRow = dict[str, str | None]  # column -> cell; None if the row is too short
 
 
-class TableCells(NamedTuple):
+class _TableCells(NamedTuple):
     """The cells of a table that are used, by column."""
 
     lines: list[int]
@@ -117,7 +117,7 @@ def detect_separator(header: str) -> str:
         return ","
 
 
-def not_a_number(cell: str) -> str:
+def _not_a_number(cell: str) -> str:
     """Return why a cell is not a number, and the fix."""
     if DECIMAL_COMMA.fullmatch(cell.strip()):
         return f"has a decimal comma; use decimal points: {cell.strip().replace(',', '.')}"
@@ -208,12 +208,12 @@ def _undecodable_place(path: Path) -> str:
 
 def _collect_cells(
     path: Path, columns: Sequence[str], roles: ColumnRoles, records: Iterator[tuple[int, list[str]]]
-) -> TableCells:
+) -> _TableCells:
     position = {name: column for column, name in enumerate(columns)}
     label = position[roles.label]
     image, split, clean = (None if name is None else position[name] for name in (roles.image, roles.split, roles.clean))
     numbers = [(position[name], name) for name in roles.numbers]
-    cells = TableCells([], [], [], array("f"), {}, None if split is None else [], None if clean is None else [])
+    cells = _TableCells([], [], [], array("f"), {}, None if split is None else [], None if clean is None else [])
     same: dict[str, str] = {}  # one object per distinct text
     for line, record in records:
         if len(record) != len(columns):
@@ -232,13 +232,13 @@ def _collect_cells(
     return cells
 
 
-def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: TableCells) -> None:
+def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: _TableCells) -> None:
     try:
         cells.values.extend([float(record[column]) for column, _ in numbers])
     except ValueError:
         cells.values.extend([0.0] * len(numbers))
         cells.faults[len(cells.lines)] = next(
-            f"column {quote(name)} contains {quote(record[column])}, which {not_a_number(record[column])}"
+            f"column {quote(name)} contains {quote(record[column])}, which {_not_a_number(record[column])}"
             for column, name in numbers
             if not _is_number(record[column])
         )
@@ -260,12 +260,12 @@ def _parse_numbers(row: DictRow, columns: Sequence[str], name: str) -> list[floa
             numbers.append(float(cell))
         except ValueError:
             raise InputError(
-                f"{name}: column {quote(column)} contains {quote(cell)}, which {not_a_number(cell)}"
+                f"{name}: column {quote(column)} contains {quote(cell)}, which {_not_a_number(cell)}"
             ) from None
     return numbers
 
 
-def _raw_table(path: Path, roles: ColumnRoles, cells: TableCells) -> RawTable:
+def _raw_table(path: Path, roles: ColumnRoles, cells: _TableCells) -> RawTable:
     rows = [f"{path.name}:{line}" for line in cells.lines]
     faults = cells.faults
     if roles.image is None:

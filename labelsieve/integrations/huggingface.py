@@ -27,14 +27,14 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, *args: Any, method: Method, **kwargs: Any) -> None:
         common.check_method(method)
         super().__init__(*args, **kwargs)
-        check_supported_method(method)
-        check_arguments(method, self)
+        _check_supported_method(method)
+        _check_arguments(method, self)
         self.method = method
         self.label_names = self.args.label_names or ["labels"]
         self.model_accepts_loss_kwargs = False  # the loss is the mean of a batch, and Trainer averages over batches
         if method.needs_index:
-            self.train_dataset: Any = add_index(self.train_dataset, method)
-        self.add_callback(MethodCallback(method))
+            self.train_dataset: Any = _add_index(self.train_dataset, method)
+        self.add_callback(_MethodCallback(method))
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, trial: Any = None, **kwargs: Any) -> Any:
         """Train, or resume from a checkpoint of a SieveTrainer."""
@@ -44,7 +44,7 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
         if isinstance(resume_from_checkpoint, str | PathLike):
             resume_from_checkpoint = fspath(resume_from_checkpoint)
-            self.method.load_state_dict(read_state(Path(resume_from_checkpoint)))
+            self.method.load_state_dict(_read_state(Path(resume_from_checkpoint)))
         self.method.to(self.args.device).train()
         return super().train(resume_from_checkpoint, **kwargs)
 
@@ -53,9 +53,9 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
     ) -> Any:
         """Return the method's loss in training and plain cross-entropy in evaluation."""
         inputs = dict(inputs)
-        labels, index = pop_labels(inputs, self.label_names[0]), inputs.pop(INDEX, None)
+        labels, index = _pop_labels(inputs, self.label_names[0]), inputs.pop(INDEX, None)
         outputs = model(**inputs)
-        logits = logits_of(outputs)
+        logits = _logits_of(outputs)
         if not model.training:
             loss = F.cross_entropy(logits.float(), labels)
         elif self.method.needs_index and index is None:
@@ -76,7 +76,7 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
             self._signature_columns.append(INDEX)
 
 
-class MethodCallback(TrainerCallback):  # type: ignore[misc]
+class _MethodCallback(TrainerCallback):  # type: ignore[misc]
     """Starts and ends the epochs of a method, scales the learning rate and trains the method's own parameters."""
 
     def __init__(self, method: Method) -> None:
@@ -110,7 +110,7 @@ class MethodCallback(TrainerCallback):  # type: ignore[misc]
             self.own_optimizer.zero_grad()  # Trainer resets only the gradients of the model
 
 
-class IndexedDataset(Dataset[dict[str, Any]]):
+class _IndexedDataset(Dataset[dict[str, Any]]):
     """A dataset of dicts that adds the position of each sample under the key INDEX."""
 
     def __init__(self, samples: Any) -> None:
@@ -130,7 +130,7 @@ class IndexedDataset(Dataset[dict[str, Any]]):
         return [{**sample, INDEX: position} for sample, position in zip(samples, positions, strict=True)]
 
 
-def add_index(dataset: Any, method: Method) -> IndexedDataset:
+def _add_index(dataset: Any, method: Method) -> _IndexedDataset:
     """Return a training set with positions; raise InputError if it has none or the method expects another size."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise InputError("this method stores values per sample: it needs a train_dataset with a length and positions")
@@ -140,10 +140,10 @@ def add_index(dataset: Any, method: Method) -> IndexedDataset:
                 f"the method was made for {part.num_samples} samples, train_dataset has {len(dataset)}: "
                 f"use Problem(num_samples={len(dataset)})"
             )
-    return IndexedDataset(dataset)
+    return _IndexedDataset(dataset)
 
 
-def pop_labels(inputs: dict[str, Tensor], name: str) -> Tensor:
+def _pop_labels(inputs: dict[str, Tensor], name: str) -> Tensor:
     """Remove the labels from the inputs and return them."""
     if name not in inputs:
         raise InputError(
@@ -153,7 +153,7 @@ def pop_labels(inputs: dict[str, Tensor], name: str) -> Tensor:
     return inputs.pop(name)
 
 
-def logits_of(outputs: Any) -> Tensor:
+def _logits_of(outputs: Any) -> Tensor:
     """Return the logits of a model output."""
     if not isinstance(outputs, Mapping) or "logits" not in outputs:
         raise InputError("the model output has no `logits`: a method needs a classification model")
@@ -161,7 +161,7 @@ def logits_of(outputs: Any) -> Tensor:
     return logits
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def _read_state(folder: Path) -> dict[str, Any]:
     """Return the state of the method from the folder of a checkpoint."""
     if not (folder / STATE_FILE).is_file():
         raise InputError(
@@ -171,7 +171,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def check_supported_method(method: Method) -> None:
+def _check_supported_method(method: Method) -> None:
     """Raise InputError if the method needs more than a Trainer provides."""
     common.check_rounds(method)
     if method.networks > 1:
@@ -184,7 +184,7 @@ def check_supported_method(method: Method) -> None:
         )
 
 
-def check_arguments(method: Method, trainer: Trainer) -> None:
+def _check_arguments(method: Method, trainer: Trainer) -> None:
     """Raise InputError for a task, training arguments, a loss or an optimizer that do not work with a method."""
     args, optimizer = trainer.args, trainer.optimizer
     task = getattr(getattr(trainer.model, "config", None), "problem_type", None)

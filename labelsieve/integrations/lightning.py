@@ -40,13 +40,13 @@ class SieveCallback(Callback):  # type: ignore[misc]
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Exclude the method's buffers from DDP, which would overwrite them with those of the first process."""
         others = getattr(pl_module, DDP_IGNORE, ())
-        setattr(pl_module, DDP_IGNORE, sorted({*others, *buffer_names(pl_module, self.method)}))
+        setattr(pl_module, DDP_IGNORE, sorted({*others, *_buffer_names(pl_module, self.method)}))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.method.to(pl_module.device)
         self.method.train()
         common.check_rounds(self.method)
-        check_optimizers(self.method, trainer.optimizers)
+        _check_optimizers(self.method, trainer.optimizers)
         if self.method.needs_predictions and self.predict is None:
             raise InputError(
                 "this method predicts the training set again: pass SieveCallback(method, predict=...), a function that "
@@ -55,8 +55,8 @@ class SieveCallback(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.fast_dev_run:
-            common.check_warmup(self.method, max_epochs(trainer))
-        common.check_drop_last(self.method, has_only_complete_batches(trainer.train_dataloader))
+            common.check_warmup(self.method, _max_epochs(trainer))
+        common.check_drop_last(self.method, _has_only_complete_batches(trainer.train_dataloader))
         if self.method.lr_scale is not constant_lr:
             for optimizer in trainer.optimizers:
                 self.hooks.append(optimizer.register_step_pre_hook(self.scaler.apply))
@@ -110,11 +110,11 @@ class SieveCallback(Callback):  # type: ignore[misc]
         self.hooks.clear()
 
     def _end_epoch(self, module: nn.Module) -> None:
-        with eval_mode(module):
+        with _eval_mode(module):
             self.method.end_epoch(self.predict)
 
 
-def check_optimizers(method: Method, optimizers: Iterable[Optimizer]) -> None:
+def _check_optimizers(method: Method, optimizers: Iterable[Optimizer]) -> None:
     """Raise InputError if the method's own parameters are not in separate groups of an SGD optimizer."""
     own = set(method.parameters())
     for optimizer in optimizers:
@@ -134,14 +134,14 @@ def check_optimizers(method: Method, optimizers: Iterable[Optimizer]) -> None:
         )
 
 
-def buffer_names(module: nn.Module, method: Method) -> list[str]:
+def _buffer_names(module: nn.Module, method: Method) -> list[str]:
     """Return the names that the method's buffers have in a module; none if it does not contain the method."""
     own = {id(buffer) for buffer in method.buffers()}
     return [name for name, buffer in module.named_buffers() if id(buffer) in own]
 
 
 @contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
+def _eval_mode(module: nn.Module) -> Iterator[None]:
     """Set a module to eval mode and restore the mode of each submodule afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
@@ -152,7 +152,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def max_epochs(trainer: Trainer) -> float:
+def _max_epochs(trainer: Trainer) -> float:
     """Return the largest number of epochs that max_epochs and max_steps allow; infinite if unknown."""
     limit = math.inf if trainer.max_epochs in (None, -1) else int(trainer.max_epochs)
     if trainer.max_steps == -1 or math.isinf(trainer.num_training_batches):
@@ -161,7 +161,7 @@ def max_epochs(trainer: Trainer) -> float:
     return min(limit, math.ceil(int(trainer.max_steps) / max(1, steps)))
 
 
-def has_only_complete_batches(loader: Any) -> bool:
+def _has_only_complete_batches(loader: Any) -> bool:
     """Return False if the last batch of a data loader may be smaller than the others."""
     if not isinstance(loader, DataLoader) or loader.batch_size is None or loader.drop_last:
         return True

@@ -101,15 +101,15 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: features (n, features), or uint8 images (n, height, width[, channels]).
             y: labels (n).
         """
-        check_settings(self)
+        _check_settings(self)
         X, y = validate_data(self, X, y, allow_nd=True)
         check_classification_targets(y)
         classes, numbers = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise InputError(f"SieveClassifier needs at least two classes, y has one class: {classes.tolist()[0]!r}")
-        scaler = fit_scaler(X) if X.ndim == 2 else None
-        train = to_samples(X, scaler, numbers, len(classes))
-        with torch_threads(torch.get_num_threads() if scaler is None else 1):  # features are not faster with more
+        scaler = _fit_scaler(X) if X.ndim == 2 else None
+        train = _to_samples(X, scaler, numbers, len(classes))
+        with _torch_threads(torch.get_num_threads() if scaler is None else 1):  # features are not faster with more
             self._train(train)
         self.classes_, self.scaler_, self.sample_shape_ = classes, scaler, train.shape  # set only if nothing failed
         return self
@@ -118,10 +118,10 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the class probabilities (n, K), in the order of classes_."""
         check_is_fitted(self, "network_")
         X = validate_data(self, X, allow_nd=True, reset=False)
-        samples = to_samples(X, self.scaler_, np.zeros(len(X), np.int64), len(self.classes_))
+        samples = _to_samples(X, self.scaler_, np.zeros(len(X), np.int64), len(self.classes_))
         if samples.shape != self.sample_shape_:
             raise InputError(f"the classifier was fitted to samples of shape {self.sample_shape_}, got {samples.shape}")
-        return predict_probabilities(self.network_, samples, find_device(self.device))
+        return _predict_probabilities(self.network_, samples, _find_device(self.device))
 
     def predict(self, X: Any) -> Array:
         """Return the most likely class of each sample, (n)."""
@@ -130,12 +130,12 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _train(self, train: Labelled) -> None:
         """Estimate the noise rate if it is "auto", then train."""
-        trainer = make_trainer(self, train)
-        method_at = partial(make_method, self, train, trainer.training)
-        auto = is_auto(self.noise_rate)
+        trainer = _make_trainer(self, train)
+        method_at = partial(_make_method, self, train, trainer.training)
+        auto = _is_auto(self.noise_rate)
         given = 0.0 if auto else float(self.noise_rate)
         check_warmup(method_at(given), trainer.training.epochs)  # before any training
-        labels, probs = train.labels.numpy(), out_of_fold_probabilities(trainer, train) if auto else None
+        labels, probs = train.labels.numpy(), _out_of_fold_probabilities(trainer, train) if auto else None
         rate = Interval(given, given, given) if probs is None else estimate_noise(labels, probs).rate
         method = method_at(rate.estimate)
         size, least = trainer.training.batch, max((part.smallest_batch() for part in method.selections), default=0)
@@ -144,7 +144,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network, result = trainer.train(method, train)
         penalty = result.chosen.tables.get("penalty")  # (N, K, K)
         if probs is None:
-            probs = predict_probabilities(network, train, trainer.device)
+            probs = _predict_probabilities(network, train, trainer.device)
         self.noise_rate_, self.network_, self.n_iter_ = rate.estimate, network, len(result.rows)
         self.penalty_ = None if penalty is None else penalty[0].cpu().numpy()
         self.label_quality_ = label_quality(labels, probs)
@@ -154,7 +154,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Trainer:
+class _Trainer:
     """The network, settings and device that all trainings of a fit have in common."""
 
     make_one: Callable[[], nn.Module]
@@ -183,13 +183,13 @@ class Trainer:
         return move_to_device(networks, self.device, self.training.precision)
 
 
-def make_trainer(settings: SieveClassifier, train: Labelled) -> Trainer:
+def _make_trainer(settings: SieveClassifier, train: Labelled) -> _Trainer:
     """Return the trainer of a classifier; raise InputError if its network does not fit the samples."""
-    device = find_device(settings.device)
+    device = _find_device(settings.device)
     model = default_model(train.shape, device) if settings.model == "auto" else settings.model
     factory = partial(make_model, model) if isinstance(model, str) else model
     make_one = partial(factory, train.shape, train.num_classes)
-    check_model(make_one, train)
+    _check_model(make_one, train)
     training = Training(
         epochs=settings.epochs,
         batch=settings.batch_size,
@@ -197,26 +197,26 @@ def make_trainer(settings: SieveClassifier, train: Labelled) -> Trainer:
         weight_decay=settings.weight_decay,
         seed=int(check_random_state(settings.random_state).randint(LARGEST_SEED)),
     )
-    return Trainer(make_one, training, device)
+    return _Trainer(make_one, training, device)
 
 
-def make_method(settings: SieveClassifier, train: Labelled, training: Training, noise_rate: float) -> Method:
+def _make_method(settings: SieveClassifier, train: Labelled, training: Training, noise_rate: float) -> Method:
     """Return the method of a classifier; GUARDS are the defaults of the options that the method has."""
-    default_warmup = min(short_training(training.epochs), training.epochs - 1)
+    default_warmup = min(_short_training(training.epochs), training.epochs - 1)
     warmup = default_warmup if settings.warmup is None else settings.warmup
     problem = Problem(train.num_classes, noise_rate, warmup, len(train), training.seed)
     guards = {name: value for name, value in GUARDS.items() if name in keywords(METHODS.get(settings.method))}
     return make(settings.method, problem, settings.criterion, **{**guards, **(settings.options or {})})
 
 
-def short_training(epochs: int) -> int:
+def _short_training(epochs: int) -> int:
     """Return a third of the epochs, at least one."""
     return max(1, round(SHORT * epochs))
 
 
-def out_of_fold_probabilities(trainer: Trainer, train: Labelled) -> Array:
+def _out_of_fold_probabilities(trainer: _Trainer, train: Labelled) -> Array:
     """Return the probabilities (n, K) of each sample by a short plain training without it."""
-    training = replace(trainer.training, epochs=short_training(trainer.training.epochs))
+    training = replace(trainer.training, epochs=_short_training(trainer.training.epochs))
     plain = replace(trainer, training=training)
     numbers = train.labels.numpy()
     smallest = np.bincount(numbers).min()
@@ -229,21 +229,21 @@ def out_of_fold_probabilities(trainer: Trainer, train: Labelled) -> Array:
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=training.seed)
     for rest, fold in folds.split(numbers, numbers):
         network, _ = plain.train(make("default", Problem(train.num_classes, 0.0)), train.at(torch.from_numpy(rest)))
-        probs[fold] = predict_probabilities(network, train.at(torch.from_numpy(fold)), trainer.device)
+        probs[fold] = _predict_probabilities(network, train.at(torch.from_numpy(fold)), trainer.device)
     return probs
 
 
 # ---- prediction ----------------------------------------------------------------------------------------------------
 
 
-def predict_probabilities(network: nn.Module, samples: Labelled, device: torch.device) -> Array:
+def _predict_probabilities(network: nn.Module, samples: Labelled, device: torch.device) -> Array:
     """Return the class probabilities (n, K)."""
-    probs: Array = predict_logits(network, samples, device).softmax(-1).numpy()
+    probs: Array = _predict_logits(network, samples, device).softmax(-1).numpy()
     return probs
 
 
 @torch.no_grad()
-def predict_logits(network: nn.Module, samples: Labelled, device: torch.device) -> Tensor:
+def _predict_logits(network: nn.Module, samples: Labelled, device: torch.device) -> Tensor:
     """Return the logits (n, K); features use double precision, so that results do not depend on the batch."""
     is_table = len(samples.shape) == 1
     network = copy.deepcopy(network).eval()
@@ -259,7 +259,7 @@ def predict_logits(network: nn.Module, samples: Labelled, device: torch.device) 
 # ---- data ----------------------------------------------------------------------------------------------------------
 
 
-def to_samples(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Labelled:
+def _to_samples(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Labelled:
     """Return labelled samples: images unchanged, features standardised as float64."""
     if (X.ndim == 2) != (scaler is not None):
         raise InputError("fit and predict need the same kind of X: features (n, features) or images (n, height, width)")
@@ -274,7 +274,7 @@ def to_samples(X: Array, scaler: Any, numbers: Array, num_classes: int) -> Label
     return Labelled(inputs, torch.from_numpy(numbers), [str(number) for number in range(num_classes)])
 
 
-def fit_scaler(X: Array) -> StandardScaler:
+def _fit_scaler(X: Array) -> StandardScaler:
     """Return a scaler with the mean and standard deviation of each column."""
     with np.errstate(all="ignore"):
         scaler = StandardScaler().fit(X.astype(np.float64))
@@ -287,7 +287,7 @@ def fit_scaler(X: Array) -> StandardScaler:
 # ---- checks --------------------------------------------------------------------------------------------------------
 
 
-def check_settings(settings: SieveClassifier) -> None:
+def _check_settings(settings: SieveClassifier) -> None:
     """Raise an error for settings of a wrong type or out of range."""
     check_scalar(settings.method, "method", str)
     check_scalar(settings.device, "device", str)
@@ -300,7 +300,7 @@ def check_settings(settings: SieveClassifier) -> None:
     if settings.warmup is not None:
         check_scalar(settings.warmup, "warmup", Integral, min_val=0)
     rate: object = settings.noise_rate
-    if not is_auto(rate) and not (isinstance(rate, Real) and 0 <= float(rate) < 1):
+    if not _is_auto(rate) and not (isinstance(rate, Real) and 0 <= float(rate) < 1):
         raise InputError(f'noise_rate must be a number from 0 to below 1, or "auto", got {rate!r}')
     if settings.options is not None and not isinstance(settings.options, Mapping):
         raise InputError(f'options must be a dict such as {{"lam": 0.5}}, got {settings.options!r}')
@@ -308,19 +308,19 @@ def check_settings(settings: SieveClassifier) -> None:
         raise InputError(f"model must be a name or a callable (shape, num_classes) -> Module, got {settings.model!r}")
 
 
-def is_auto(noise_rate: object) -> bool:
+def _is_auto(noise_rate: object) -> bool:
     """Return True if the noise rate is to be estimated."""
     return isinstance(noise_rate, str) and noise_rate == "auto"  # == with an array would not return a bool
 
 
-def check_model(make_one: Callable[[], nn.Module], train: Labelled) -> None:
+def _check_model(make_one: Callable[[], nn.Module], train: Labelled) -> None:
     """Raise InputError if the network does not return logits for one sample."""
     first = train.at(torch.zeros(1, dtype=torch.int64))
     network = make_placeholder(make_one)
     if not isinstance(network, nn.Module):
         raise InputError(f"model must return an nn.Module, got {network!r}")
     try:
-        logits = predict_logits(network, first, torch.device("cpu"))
+        logits = _predict_logits(network, first, torch.device("cpu"))
     except (RuntimeError, TypeError, IndexError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"the model fails on samples of shape {train.shape}: {reason}") from error
@@ -332,7 +332,7 @@ def check_model(make_one: Callable[[], nn.Module], train: Labelled) -> None:
         raise InputError("the model must return logits, but its output looks like probabilities: remove the softmax")
 
 
-def find_device(name: str) -> torch.device:
+def _find_device(name: str) -> torch.device:
     """Return the device of this name; "auto" is a GPU if there is one."""
     try:
         return usable_device(best_device() if name == "auto" else name)
@@ -341,7 +341,7 @@ def find_device(name: str) -> torch.device:
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
+def _torch_threads(count: int) -> Iterator[None]:
     """Use this number of CPU threads; sums that are split differently are rounded differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)

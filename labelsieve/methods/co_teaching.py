@@ -39,7 +39,7 @@ def co_teaching_plus(
 
     The restriction starts in epoch `init_epoch`, by default at the end of the warm-up.
     """
-    select = SelectDisagreed(
+    select = _SelectDisagreed(
         criterion(p.num_classes, 2),
         partial(ramped_share, p.noise_rate, ramp),
         disagree_from=p.warmup if init_epoch is None else init_epoch,
@@ -56,7 +56,7 @@ def jocor(p: Problem, criterion: MakeCriterion | None = None, *, ramp: int = 15,
     return Method(JointLoss(agreement), [select], networks=2)
 
 
-class SelectDisagreed(Select):
+class _SelectDisagreed(Select):
     """Co-teaching+: from epoch `disagree_from` on, select among the samples on which the networks disagree.
 
     If they agree on the whole batch, all of it is used (`all_if_agreed`) or nothing is learnt from it.
@@ -92,7 +92,7 @@ class CriteriaJoint(Criterion):
     def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
         logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
         entropy = -observed_confidence(logs, labels).sum(0)
-        return -((1 - self.agreement) * entropy + self.agreement * disagreement(logs)).expand(2, -1)
+        return -((1 - self.agreement) * entropy + self.agreement * _disagreement(logs)).expand(2, -1)
 
 
 class JointLoss(Loss):
@@ -106,11 +106,11 @@ class JointLoss(Loss):
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         kept = mask_dropped(logits, weight)
-        divergence = disagreement(kept.log_softmax(-1)) / 2
+        divergence = _disagreement(kept.log_softmax(-1)) / 2
         return weighted_mean((1 - self.agreement) * cross_entropy(kept, target) + self.agreement * divergence, weight)
 
 
-def disagreement(logs: Tensor) -> Tensor:
+def _disagreement(logs: Tensor) -> Tensor:
     """Return KL(p1 || p2) + KL(p2 || p1) from the log-probabilities of two networks: (2, B, K) -> (B)."""
     first, second = logs
     total: Tensor = ((first.exp() - second.exp()) * (first - second)).sum(-1)

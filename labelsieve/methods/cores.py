@@ -16,7 +16,7 @@ SMALLEST_PROBABILITY = 1e-8
 def cores(p: Problem, criterion: MakeCriterion | None = None, *, beta: float = 2.0) -> Method:
     """CORES²: reward confident predictions and, after the warm-up, leave out samples with a loss above average."""
     loss = ConfidenceRegularized(p.num_classes, beta=beta, start=p.warmup // 3, full=p.warmup)
-    weigh = [Sieve(start=p.warmup), *select_clean(p, criterion)]
+    weigh = [_Sieve(start=p.warmup), *select_clean(p, criterion)]
     return Method(loss, weigh, lr_scale=loss.lr_scale)
 
 
@@ -55,7 +55,7 @@ class ConfidenceRegularized(Loss):
         return 1 / (1 + self.beta_at(epoch))
 
     def observe(self, probs: Tensor, labels: Tensor, index: Tensor | None, valid: Tensor) -> None:
-        self.counts.index_add_(0, labels, ((is_kept(probs, labels) | ~self.sieving) & valid)[0].long())
+        self.counts.index_add_(0, labels, ((_is_kept(probs, labels) | ~self.sieving) & valid)[0].long())
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         probs = mask_dropped(logits, weight).softmax(-1)
@@ -63,7 +63,7 @@ class ConfidenceRegularized(Loss):
         return weighted_mean(observed_confidence(losses, target) - self.beta * (self.prior * losses).sum(-1), weight)
 
 
-class Sieve(Weigh):
+class _Sieve(Weigh):
     """From epoch `start` on, keep the samples whose loss is at most the mean loss over all labels."""
 
     def __init__(self, *, start: int) -> None:
@@ -75,10 +75,10 @@ class Sieve(Weigh):
         self.sieving.fill_(epoch >= self.active_from)
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        return (is_kept(probs, labels) | ~self.sieving).to(probs.dtype)
+        return (_is_kept(probs, labels) | ~self.sieving).to(probs.dtype)
 
 
-def is_kept(probs: Tensor, labels: Tensor) -> Tensor:
+def _is_kept(probs: Tensor, labels: Tensor) -> Tensor:
     """Return True where -log p of the label is at most the mean of -log p over the classes, (N, B)."""
     logs = probs.clamp(min=SMALLEST_PROBABILITY).log()
     return observed_confidence(logs, labels) >= logs.mean(-1)

@@ -22,7 +22,7 @@ def dmi(p: Problem, criterion: MakeCriterion | None = None, *, lr_scale: float =
     Until then, the loss is cross-entropy.
     """
     loss = Determinant(p.num_classes, start=p.warmup)
-    scale = partial(scaled_from, p.warmup, lr_scale)
+    scale = partial(_scaled_from, p.warmup, lr_scale)
     return Method(loss, select_clean(p, criterion), lr_scale=scale, drop_last=True)
 
 
@@ -63,6 +63,6 @@ class Determinant(Loss):
         return -torch.logaddexp(log_det, torch.full_like(log_det, smallest)).to(logits.dtype)
 
 
-def scaled_from(start: int, scale: float, epoch: int) -> float:
+def _scaled_from(start: int, scale: float, epoch: int) -> float:
     """Return the factor of the learning rate: 1 before epoch `start`, `scale` from then on."""
     return scale if epoch >= start else 1.0

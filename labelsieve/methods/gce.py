@@ -25,7 +25,7 @@ def gce(
     The loss is (1 - p^q) / q. With `k`, it is truncated at confidence k, and samples are pruned every few epochs.
     """
     start = p.warmup if prune_from is None else prune_from
-    prune = [] if k is None else [Prune(require_num_samples(p), k=k, start=start, every=prune_every)]
+    prune = [] if k is None else [_Prune(require_num_samples(p), k=k, start=start, every=prune_every)]
     return Method(GeneralizedCrossEntropy(q, k), [*prune, *select_clean(p, criterion)])
 
 
@@ -48,7 +48,7 @@ class GeneralizedCrossEntropy(Loss):
         return ((per_sample - self.ceiling) * weight).mean(-1)
 
 
-class Prune(Weigh):
+class _Prune(Weigh):
     """Truncated GCE: every few epochs, leave out the samples whose confidence in the observed label is at most k."""
 
     needs_index = True

@@ -14,11 +14,11 @@ from labelsieve.runtime import derive
 def lccn(p: Problem, criterion: MakeCriterion | None = None, *, prior: float = 1.0, refresh: int = 200) -> Method:
     """Draw the true class of each sample by Gibbs sampling, with an estimated transition matrix."""
     samples, seed = require_num_samples(p), derive(p.seed, "latent")
-    latent = LatentClass(p.num_classes, samples, warmup=p.warmup, seed=seed, prior=prior, refresh=refresh)
+    latent = _LatentClass(p.num_classes, samples, warmup=p.warmup, seed=seed, prior=prior, refresh=refresh)
     return Method(CrossEntropy(), select_clean(p, criterion), latent)
 
 
-class LatentClass(Relabel):
+class _LatentClass(Relabel):
     """Draw the target from prediction times transition probability, and count the transitions from the draws.
 
     The targets of the warm-up, at least one epoch, are the observed labels. The counts start from the predictions at

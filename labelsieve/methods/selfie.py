@@ -35,7 +35,7 @@ def selfie(
         raise ValueError(f"rounds must be at least 1, got {rounds}")
     length = min(15, p.warmup) if history is None else history
     share, samples = kept_share(p.noise_rate), require_num_samples(p)
-    refurbish = Refurbish(
+    refurbish = _Refurbish(
         p.num_classes, samples, warmup=p.warmup, threshold=threshold, history=length, clean_first=clean_first
     )
     keep = partial(refurbish.share_at_least if recompute else constant_share, share)
@@ -64,7 +64,7 @@ def selfie_prop(
     )
 
 
-class Refurbish(Relabel):
+class _Refurbish(Relabel):
     """Correct the label of a sample if its last predictions are consistent, and give it weight 1.
 
     The last `history` predictions are consistent if their normalized entropy is at most `threshold`. With `clean_first`

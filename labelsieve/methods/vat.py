@@ -37,22 +37,22 @@ class VirtualAdversarial(Regularizer):
 
     def forward(self, model: nn.Module, inputs: Tensor, logits: Tensor) -> Tensor:
         fixed = logits.detach().float().log_softmax(-1)
-        with frozen_statistics(model):
+        with _frozen_statistics(model):
             with torch.autocast(inputs.device.type, enabled=False):
                 direction = self.adversarial_direction(model, inputs, fixed)
             moved = model(inputs + self.radius * direction)
-        return self.weight * divergence(fixed, moved)
+        return self.weight * _divergence(fixed, moved)
 
     def adversarial_direction(self, model: nn.Module, inputs: Tensor, fixed: Tensor) -> Tensor:
         """Return the unit vector of each sample in whose direction the prediction changes most."""
         direction = torch.empty_like(inputs).normal_(generator=self.generator)
         for _ in range(self.iterations):
             step = (self.xi * unit(direction)).requires_grad_()
-            (direction,) = torch.autograd.grad(divergence(fixed, model(inputs + step)), step)
+            (direction,) = torch.autograd.grad(_divergence(fixed, model(inputs + step)), step)
         return unit(direction)
 
 
-def divergence(fixed: Tensor, logits: Tensor) -> Tensor:
+def _divergence(fixed: Tensor, logits: Tensor) -> Tensor:
     """Return KL(fixed || logits) of log-probabilities and logits: sum over classes and networks, mean over samples."""
     logs = logits.float().log_softmax(-1)
     return (fixed.exp() * (fixed - logs)).sum(-1).mean(-1).sum()
@@ -66,7 +66,7 @@ def unit(direction: Tensor) -> Tensor:
 
 
 @contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
+def _frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Normalize by the batch as in training, but keep the running statistics of batch normalization unchanged."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for norm in norms:

@@ -73,7 +73,7 @@ def candidate_models(shape: Shape, device: torch.device) -> tuple[str, ...]:
     return ("small", "compact") if is_colour and device.type == "cpu" else (default_model(shape, device),)
 
 
-def make_image_model(
+def _make_image_model(
     name: str, factory: Callable[[int, int, int, int], nn.Module], shape: Shape, num_classes: int
 ) -> nn.Module:
     """Return a network for images, or raise InputError if the samples are table rows."""
@@ -83,7 +83,7 @@ def make_image_model(
 
 
 MODELS: dict[str, ModelFactory] = {
-    **{name: partial(make_image_model, name, factory) for name, factory in IMAGE_MODELS.items()},
+    **{name: partial(_make_image_model, name, factory) for name, factory in IMAGE_MODELS.items()},
     "mlp": MLP,
 }
 

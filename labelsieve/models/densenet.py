@@ -31,7 +31,7 @@ class DenseNet(nn.Module):
         modules: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
         for block in range(3):
             if block:
-                modules.append(Transition(width, dropout))
+                modules.append(_Transition(width, dropout))
             for _ in range(layers):
                 modules.append(DenseLayer(width, growth, dropout))
                 width += growth
@@ -42,7 +42,7 @@ class DenseNet(nn.Module):
         self.apply(init_densenet)
 
     def forward(self, x: Tensor) -> Tensor:
-        fused = fused_kernels() if self.fused and x.is_cuda else None
+        fused = _fused_kernels() if self.fused and x.is_cuda else None
         if fused is not None and fused.applies(self, x):
             means = fused.features(self, x)
         else:
@@ -63,7 +63,7 @@ class DenseLayer(nn.Module):
         return cat([self.dropout(self.conv(F.relu(self.norm(x)))), x], dim=1)
 
 
-class Transition(nn.Module):
+class _Transition(nn.Module):
     """Batch-norm, ReLU, 1x1 convolution, ReLU, dropout and 2x2 average pooling; the channel count stays.
 
     The second ReLU is not in the DenseNet paper; SELFIE's code has it.
@@ -80,7 +80,7 @@ class Transition(nn.Module):
 
 
 @cache
-def fused_kernels() -> ModuleType | None:
+def _fused_kernels() -> ModuleType | None:
     """Return the module of fused kernels, or None where Triton is not installed."""
     return importlib.import_module("labelsieve.models.fused") if find_spec("triton") else None
 

@@ -24,7 +24,7 @@ separately, these operations move far more bytes than the convolution needs. The
 
 Products use the dtype of the buffers (bf16) and are summed in fp32, like autocast does.
 
-The file contains, in this order: tile sizes, kernels, the memory layout (``Plan``), the passes (``Pass``), and the
+The file contains, in this order: tile sizes, kernels, the memory layout (``_Plan``), the passes (``Pass``), and the
 interface to the network (``applies`` and ``features``).
 """
 
@@ -52,18 +52,18 @@ EPSILON = 1e-5  # of batch-norm
 # Tile sizes, warps and stages that were fastest on an H200 (benchmarks/fused_tiles.py).
 
 
-def conv_sizes(pixels: int, channels: int) -> dict[str, int]:
+def _conv_sizes(pixels: int, channels: int) -> dict[str, int]:
     """Return the launch settings of conv_forward."""
     columns = min(64 if pixels <= 32768 else 32, triton.next_power_of_2(channels))
     return {"BM": SMALLEST_TILE if pixels <= 16384 else 128, "BK": columns, "num_warps": 4, "num_stages": 1}
 
 
-def transition_sizes() -> dict[str, int]:
+def _transition_sizes() -> dict[str, int]:
     """Return the launch settings of transition_forward."""
     return {"BM": 32, "BK": 32, "BN": 128, "num_warps": 4, "num_stages": 3}
 
 
-def backward_sizes(channels: int, conv: bool) -> dict[str, int]:
+def _backward_sizes(channels: int, conv: bool) -> dict[str, int]:
     """Return the launch settings of backward."""
     if channels <= 32:
         return {"BM": 128, "CK": triton.next_power_of_2(channels), "num_warps": 4, "num_stages": 1}
@@ -74,7 +74,7 @@ def backward_sizes(channels: int, conv: bool) -> dict[str, int]:
 
 
 @triton.jit
-def hashed(place, seed):
+def _hashed(place, seed):
     """Return a 32-bit hash of a position and a 64-bit seed (two rounds of a multiply-shift hash)."""
     x = place.to(tl.uint32) ^ (seed & 0xFFFFFFFF).to(tl.uint32)
     for half in tl.static_range(2):
@@ -87,20 +87,20 @@ def hashed(place, seed):
 
 
 @triton.jit
-def kept_by_dropout(place, seeds, layer, rate):
+def _kept_by_dropout(place, seeds, layer, rate):
     """Return whether the element at this position is kept."""
-    return (hashed(place, tl.load(seeds + layer)) >> 8).to(tl.float32) >= rate * 16777216.0  # 24 bits are exact
+    return (_hashed(place, tl.load(seeds + layer)) >> 8).to(tl.float32) >= rate * 16777216.0  # 24 bits are exact
 
 
 @triton.jit
-def scale_and_shift(gamma, beta, mean, rstd, c, inside):
+def _scale_and_shift(gamma, beta, mean, rstd, c, inside):
     """Return the scale and shift of batch-norm, x * scale + shift, for columns c."""
     scale = tl.load(gamma + c, mask=inside, other=0.0) * tl.load(rstd + c, mask=inside, other=0.0)
     return scale, tl.load(beta + c, mask=inside, other=0.0) - tl.load(mean + c, mask=inside, other=0.0) * scale
 
 
 @triton.jit
-def conv_forward(
+def _conv_forward(
     x, y, w, gamma, beta, mean, rstd, partial, seeds, layer, rate,
     pixels, height, width, x_stride, y_stride, channels,
     NORM: tl.constexpr, DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
@@ -119,7 +119,7 @@ def conv_forward(
         c = first + tl.arange(0, BK)
         inside = c < channels
         if NORM:
-            scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+            scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
         for tap in tl.static_range(0, 9, 3):
             down = tap // 3 - 1
             inner = live & (row + down >= 0) & (row + down < height)
@@ -140,7 +140,7 @@ def conv_forward(
     after = tl.gather(right, tl.minimum(here + 1, BM - 1), 0)
     total = middle + tl.where((column > 0)[:, None], before, 0.0) + tl.where((column < width - 1)[:, None], after, 0.0)
     if DROP:
-        total = tl.where(kept_by_dropout(p[:, None] * SLOT + o[None, :], seeds, layer, rate), total / (1 - rate), 0.0)
+        total = tl.where(_kept_by_dropout(p[:, None] * SLOT + o[None, :], seeds, layer, rate), total / (1 - rate), 0.0)
     new = total.to(y.dtype.element_ty)
     tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
     new = new.to(tl.float32)  # 0 in rows that are not live
@@ -149,7 +149,7 @@ def conv_forward(
 
 
 @triton.jit
-def transition_forward(
+def _transition_forward(
     x, y, u, w, gamma, beta, mean, rstd, partial, seeds, layer, rate,
     pooled, height, width, x_stride, y_stride, channels, outputs,
     DROP: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
@@ -171,13 +171,13 @@ def transition_forward(
             there = live[:, None] & inside[None, :]
             a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=there, other=0.0)
             weights = tl.load(w + c[:, None] * outputs + o[None, :], mask=inside[:, None] & wanted[None, :], other=0.0)
-            scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+            scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
             a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(weights.dtype)
             total = tl.dot(a, weights, total, input_precision="ieee")
         new = tl.maximum(total, 0.0)
         if DROP:
             place = p[:, None] * outputs + o[None, :]
-            new = tl.where(kept_by_dropout(place, seeds, layer, rate), new / (1 - rate), 0.0)
+            new = tl.where(_kept_by_dropout(place, seeds, layer, rate), new / (1 - rate), 0.0)
         new = new.to(u.dtype.element_ty)
         tl.store(u + p[:, None] * outputs + o[None, :], new, mask=written)
         mean_u += new.to(tl.float32) * 0.25
@@ -190,7 +190,7 @@ def transition_forward(
 
 
 @triton.jit
-def statistics(partial, count, mean, variance, rstd, pixels, eps, columns, SLOT: tl.constexpr, ROWS: tl.constexpr):
+def _statistics(partial, count, mean, variance, rstd, pixels, eps, columns, SLOT: tl.constexpr, ROWS: tl.constexpr):
     """Compute mean, variance and 1 / deviation of 16 columns from the sums of all programs."""
     c = tl.program_id(0) * SLOT + tl.arange(0, SLOT)
     plain = tl.zeros((ROWS, SLOT), tl.float32)
@@ -208,14 +208,14 @@ def statistics(partial, count, mean, variance, rstd, pixels, eps, columns, SLOT:
 
 
 @triton.jit
-def head_forward(
+def _head_forward(
     x, y, gamma, beta, mean, rstd, area, x_stride, channels, BM: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
     """Compute y (images, channels) = relu(norm(x)) averaged over each image."""
     image = tl.program_id(0)
     c = tl.program_id(1) * BK + tl.arange(0, BK)
     inside = c < channels
-    scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+    scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
     total = tl.zeros((BK,), tl.float32)
     for first in range(0, area, BM):
         p = first + tl.arange(0, BM)
@@ -227,7 +227,7 @@ def head_forward(
 
 
 @triton.jit
-def gradient_tile(
+def _gradient_tile(
     dz, p, live, row, column, height, width, outputs, first,
     CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -247,7 +247,7 @@ def gradient_tile(
 
 
 @triton.jit
-def weight_tile(w, c, inside, channels, outputs, first, CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr):
+def _weight_tile(w, c, inside, channels, outputs, first, CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr):
     """Load the weights as (gradient columns, columns c)."""
     o = first + tl.arange(0, COLUMNS)
     if CONV:
@@ -257,7 +257,7 @@ def weight_tile(w, c, inside, channels, outputs, first, CONV: tl.constexpr, SLOT
 
 
 @triton.jit
-def backward(
+def _backward(
     x, g, dz, w, gamma, beta, mean, rstd, dw, sums,
     pixels, height, width, x_stride, channels, outputs, padded,
     NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr,
@@ -270,13 +270,13 @@ def backward(
     c = tl.program_id(1) * CK + tl.arange(0, CK)
     inside = c < channels
     if NORM:
-        scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+        scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
         factor = tl.load(gamma + c, mask=inside, other=0.0)
         center = tl.load(mean + c, mask=inside, other=0.0)
         inverse = tl.load(rstd + c, mask=inside, other=0.0)
-        w_most = weight_tile(w, c, inside, channels, outputs, 0, CONV, SLOT, MOST)
+        w_most = _weight_tile(w, c, inside, channels, outputs, 0, CONV, SLOT, MOST)
         if REST > 0:
-            w_rest = weight_tile(w, c, inside, channels, outputs, MOST, CONV, SLOT, REST)
+            w_rest = _weight_tile(w, c, inside, channels, outputs, MOST, CONV, SLOT, REST)
     dw_most = tl.zeros((CK, MOST), tl.float32)
     if REST > 0:
         dw_rest = tl.zeros((CK, REST), tl.float32)
@@ -289,9 +289,9 @@ def backward(
         column = p % width
         there = live[:, None] & inside[None, :]
         a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=there, other=0.0)
-        z_most = gradient_tile(dz, p, live, row, column, height, width, outputs, 0, CONV, SLOT, MOST)
+        z_most = _gradient_tile(dz, p, live, row, column, height, width, outputs, 0, CONV, SLOT, MOST)
         if REST > 0:
-            z_rest = gradient_tile(dz, p, live, row, column, height, width, outputs, MOST, CONV, SLOT, REST)
+            z_rest = _gradient_tile(dz, p, live, row, column, height, width, outputs, MOST, CONV, SLOT, REST)
         if NORM:
             full = a.to(tl.float32)
             before = full * scale[None, :] + shift[None, :]
@@ -322,14 +322,14 @@ def backward(
 
 
 @triton.jit
-def head_backward(
+def _head_backward(
     x, g, dy, gamma, beta, mean, rstd, sums, pixels, area, x_stride, channels, padded,
     BM: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     """Compute G = gamma * d of the average over an image and, per program, the sums of d and d * x̂."""
     c = tl.program_id(1) * CK + tl.arange(0, CK)
     inside = c < channels
-    scale, shift = scale_and_shift(gamma, beta, mean, rstd, c, inside)
+    scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
     factor = tl.load(gamma + c, mask=inside, other=0.0)
     center = tl.load(mean + c, mask=inside, other=0.0)
     inverse = tl.load(rstd + c, mask=inside, other=0.0)
@@ -349,7 +349,7 @@ def head_backward(
 
 
 @triton.jit
-def add_up(
+def _add_up(
     dw, sums, count, gamma, dweight, dgamma, dbeta, s, t, channels, outputs, padded, columns,
     WEIGHT: tl.constexpr, NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr,
     SLOT: tl.constexpr, ROWS: tl.constexpr,
@@ -397,7 +397,7 @@ def add_up(
 
 
 @triton.jit
-def input_gradient(x, g, mean, rstd, s, t, place, c, there, pixels):
+def _input_gradient(x, g, mean, rstd, s, t, place, c, there, pixels):
     """Return dx = (G - S / n - x̂ T / n) / deviation at these addresses."""
     inverse = tl.load(rstd + c)[None, :]
     x_hat = (tl.load(x + place, mask=there, other=0.0).to(tl.float32) - tl.load(mean + c)[None, :]) * inverse
@@ -406,7 +406,7 @@ def input_gradient(x, g, mean, rstd, s, t, place, c, there, pixels):
 
 
 @triton.jit
-def slot_gradient(
+def _slot_gradient(
     x, g, mean, rstd, s, t, out, seeds, layer, rate, pixels, x_stride,
     DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
@@ -414,15 +414,15 @@ def slot_gradient(
     p = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.arange(0, SLOT)
     there = (p < pixels)[:, None] & (c >= 0)[None, :]
-    d = input_gradient(x, g, mean, rstd, s, t, p[:, None] * x_stride + c[None, :], c, there, pixels)
+    d = _input_gradient(x, g, mean, rstd, s, t, p[:, None] * x_stride + c[None, :], c, there, pixels)
     place = p[:, None] * SLOT + c[None, :]
     if DROP:
-        d = tl.where(kept_by_dropout(place, seeds, layer, rate), d / (1 - rate), 0.0)
+        d = tl.where(_kept_by_dropout(place, seeds, layer, rate), d / (1 - rate), 0.0)
     tl.store(out + place, d.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
-def unpooled_gradient(
+def _unpooled_gradient(
     x, g, mean, rstd, s, t, u, out, rate, pooled, width, x_stride, outputs,
     DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
@@ -430,7 +430,7 @@ def unpooled_gradient(
     q = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(1) * SLOT + tl.arange(0, SLOT)
     there = (q < pooled)[:, None] & (c < outputs)[None, :]
-    d = input_gradient(x, g, mean, rstd, s, t, q[:, None] * x_stride + c[None, :], c, there, pooled) * 0.25
+    d = _input_gradient(x, g, mean, rstd, s, t, q[:, None] * x_stride + c[None, :], c, there, pooled) * 0.25
     if DROP:
         d = d / (1 - rate)
     corner = (q // width) * (4 * width) + (q % width) * 2
@@ -443,13 +443,13 @@ def unpooled_gradient(
 # ---- the memory layout ---------------------------------------------------------------------------------------------
 
 
-def padded(channels: int) -> int:
+def _padded(channels: int) -> int:
     """Return the number of channels, rounded up to full slots."""
     return -(-channels // SLOT) * SLOT
 
 
 @dataclass(frozen=True)
-class Unit:
+class _Unit:
     """A norm and the convolution after it, with unused channels; the stem has no norm, the last unit no convolution."""
 
     number: int
@@ -463,15 +463,15 @@ class Unit:
     norm: slice  # of the packed statistics
 
 
-class Plan:
+class _Plan:
     """The layout of a DenseNet: packed parameters with unused columns, and the mapping to and from the real ones."""
 
     def __init__(self, inputs: int, widths: tuple[int, ...], layers: int, growth: int) -> None:
-        self.units: list[Unit] = []
+        self.units: list[_Unit] = []
         self.sources: list[Tensor] = []  # per packed parameter: its position among the real ones, or -1
         self.norms: list[Tensor] = []  # per real norm channel: its column within all blocks
         self.real = self.packed = self.statistics = 0
-        self.widths = [padded(width) + SLOT * layers for width in widths]  # columns of each block
+        self.widths = [_padded(width) + SLOT * layers for width in widths]  # columns of each block
         self.starts = [sum(self.widths[:block]) for block in range(len(widths))]
         self._add(torch.arange(inputs), widths[0], 3, 0, 0, norm=False)
         for block, width in enumerate(widths):
@@ -499,7 +499,7 @@ class Plan:
     def _add(self, columns: Tensor, outputs: int, side: int, first: int, start: int, norm: bool = True) -> None:
         """Add a unit; the order of real parameters is gamma, beta, weight, that of packed ones weight, gamma, beta."""
         real, taps = len(columns), side * side
-        read, written = padded(int(columns[-1]) + 1), padded(outputs)
+        read, written = _padded(int(columns[-1]) + 1), _padded(outputs)
         norm_size = 2 * real if norm else 0
         weight = torch.full((taps, read, written), -1)
         places = torch.arange(outputs * real * taps).view(outputs, real, taps) + self.real + norm_size
@@ -518,24 +518,24 @@ class Plan:
         statistics = slice(self.statistics, self.statistics + size)
         self.statistics += size
         weights, gamma, beta = slices
-        self.units.append(Unit(len(self.units), first, start + first, read, written, weights, gamma, beta, statistics))
+        self.units.append(_Unit(len(self.units), first, start + first, read, written, weights, gamma, beta, statistics))
 
-    def to(self, device: torch.device) -> "Plan":
+    def to(self, device: torch.device) -> "_Plan":
         """Move the index tensors to a device, in place."""
         for name in ("features", "to_packed", "to_real", "to_columns", "to_statistics"):
             setattr(self, name, getattr(self, name).to(device))
         return self
 
-    def blocks(self) -> list[list[Unit]]:
+    def blocks(self) -> list[list[_Unit]]:
         """Return the units of each block: its dense layers and the unit after them."""
         size = (len(self.units) - 1) // len(self.widths)
         return [self.units[1 + block * size : 1 + (block + 1) * size] for block in range(len(self.widths))]
 
 
 @lru_cache(maxsize=8)
-def plan_of(inputs: int, widths: tuple[int, ...], layers: int, growth: int, device: torch.device) -> Plan:
+def plan_of(inputs: int, widths: tuple[int, ...], layers: int, growth: int, device: torch.device) -> _Plan:
     """Return the cached plan of a network."""
-    return Plan(inputs, widths, layers, growth).to(device)
+    return _Plan(inputs, widths, layers, growth).to(device)
 
 
 # ---- the passes ----------------------------------------------------------------------------------------------------
@@ -545,7 +545,7 @@ def plan_of(inputs: int, widths: tuple[int, ...], layers: int, growth: int, devi
 class Pass:
     """The forward and backward pass of one batch."""
 
-    plan: Plan
+    plan: _Plan
     shape: tuple[int, int, int]  # images, height, width
     dtype: torch.dtype  # of the buffers
     wide: Tensor  # packed parameters in fp32
@@ -570,7 +570,7 @@ class Pass:
         height, width = height >> block, width >> block
         return images * height * width, height, width
 
-    def norm(self, unit: Unit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def norm(self, unit: _Unit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return gamma, beta, mean and 1 / deviation of the columns that a unit reads."""
         if self.running is None:
             mean, rstd = self.mean[unit.column :], self.rstd[unit.column :]
@@ -578,7 +578,7 @@ class Pass:
             mean, rstd = (statistic[unit.norm] for statistic in self.running)
         return self.wide[unit.gamma], self.wide[unit.beta], mean, rstd
 
-    def dropout(self, unit: Unit) -> tuple[Tensor | None, int, float]:
+    def dropout(self, unit: _Unit) -> tuple[Tensor | None, int, float]:
         """Return the dropout arguments of a kernel."""
         return self.seeds, unit.number, self.rate
 
@@ -601,29 +601,29 @@ class Pass:
                 self._conv(block, unit, self.buffers[block][:, unit.first :], unit.first - SLOT)
         return self._head(blocks[-1][-1])
 
-    def _conv(self, block: int, unit: Unit, x: Tensor, to: int) -> None:
+    def _conv(self, block: int, unit: _Unit, x: Tensor, to: int) -> None:
         pixels, height, width = self.size(block)
-        sizes = conv_sizes(pixels, unit.channels)
+        sizes = _conv_sizes(pixels, unit.channels)
         programs = triton.cdiv(pixels, sizes["BM"])
         partial = self.new(programs, 2, SLOT, dtype=torch.float32)
         y = self.buffers[block]
         norm = unit is not self.plan.units[0]
         x_stride = x.stride(0) if norm else SLOT
-        conv_forward[(programs,)](
+        _conv_forward[(programs,)](
             x, y[:, to:], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
             pixels, height, width, x_stride, y.stride(0), unit.channels,
             NORM=norm, DROP=self.seeds is not None and norm, SLOT=SLOT, **sizes,
         )  # fmt: skip
         self._statistics(partial, self.plan.starts[block] + to, SLOT, pixels)
 
-    def _transition(self, block: int, unit: Unit, to: int) -> None:
+    def _transition(self, block: int, unit: _Unit, to: int) -> None:
         pooled, height, width = self.size(block)
         x, y = self.buffers[block - 1], self.buffers[block]
-        sizes = transition_sizes()
+        sizes = _transition_sizes()
         grid = triton.cdiv(pooled, sizes["BM"]), triton.cdiv(unit.outputs, sizes["BN"])
         partial = self.new(grid[0], 2, unit.outputs, dtype=torch.float32)
         self.unpooled.append(self.new(len(x), unit.outputs))
-        transition_forward[grid](
+        _transition_forward[grid](
             x, y[:, to:], self.unpooled[-1], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
             pooled, height, width, x.stride(0), y.stride(0), unit.channels, unit.outputs,
             DROP=self.seeds is not None, **sizes,
@@ -632,16 +632,16 @@ class Pass:
 
     def _statistics(self, partial: Tensor, column: int, columns: int, pixels: int) -> None:
         if self.running is None:
-            statistics[(columns // SLOT,)](
+            _statistics[(columns // SLOT,)](
                 partial, len(partial), self.mean[column:], self.variance[column:], self.rstd[column:], pixels, EPSILON,
                 columns, SLOT=SLOT, ROWS=256, num_warps=8,
             )  # fmt: skip
 
-    def _head(self, unit: Unit) -> Tensor:
+    def _head(self, unit: _Unit) -> Tensor:
         x = self.buffers[-1]
         area = len(x) // self.shape[0]
         result = self.new(self.shape[0], unit.channels, dtype=torch.float32)
-        head_forward[(self.shape[0], triton.cdiv(unit.channels, 64))](
+        _head_forward[(self.shape[0], triton.cdiv(unit.channels, 64))](
             x, result, *self.norm(unit), area, x.stride(0), unit.channels, BM=64, BK=64
         )
         return result[:, self.plan.features]
@@ -669,7 +669,7 @@ class Pass:
                 self._backward(block, self.plan.units[0], self._slot_gradient(block, self.plan.units[0], first))
         return self.gradients[self.plan.to_real]
 
-    def _head_backward(self, unit: Unit, gradient: Tensor) -> None:
+    def _head_backward(self, unit: _Unit, gradient: Tensor) -> None:
         x = self.buffers[-1]
         pixels = len(x)
         dy = gradient.new_zeros(len(gradient), unit.channels, dtype=torch.float32)
@@ -677,7 +677,7 @@ class Pass:
         chunks = triton.cdiv(unit.channels, 32)
         programs = min(triton.cdiv(pixels, 64), triton.cdiv(PROGRAMS, chunks))
         sums = self.new(programs, 2, chunks * 32, dtype=torch.float32)
-        head_backward[(programs, chunks)](
+        _head_backward[(programs, chunks)](
             x, self.g, dy, *self.norm(unit), sums, pixels, pixels // self.shape[0], x.stride(0), unit.channels,
             chunks * 32, BM=64, CK=32,
         )  # fmt: skip
@@ -686,12 +686,12 @@ class Pass:
     def _statistics_at(self, column: int) -> tuple[Tensor, ...]:
         return tuple(statistic[column:] for statistic in (self.mean, self.rstd, self.s, self.t))
 
-    def _slot_gradient(self, block: int, unit: Unit, at: int) -> Tensor:
+    def _slot_gradient(self, block: int, unit: _Unit, at: int) -> Tensor:
         pixels = self.size(block)[0]
         x = self.buffers[block]
         result = self.new(pixels, SLOT)
         dropped = self.seeds is not None and unit is not self.plan.units[0]
-        slot_gradient[(triton.cdiv(pixels, 256),)](
+        _slot_gradient[(triton.cdiv(pixels, 256),)](
             x[:, at:], self.g[:, at:], *self._statistics_at(self.plan.starts[block] + at), result,
             *self.dropout(unit), pixels, x.stride(0), DROP=dropped, SLOT=SLOT, BM=256,
         )  # fmt: skip
@@ -701,36 +701,36 @@ class Pass:
         pooled, _, width = self.size(block)
         x, u = self.buffers[block], self.unpooled[block - 1]
         result = torch.empty_like(u)
-        unpooled_gradient[(triton.cdiv(pooled, 64), triton.cdiv(u.shape[1], SLOT))](
+        _unpooled_gradient[(triton.cdiv(pooled, 64), triton.cdiv(u.shape[1], SLOT))](
             x[:, at:], self.g[:, at:], *self._statistics_at(self.plan.starts[block] + at), u, result,
             self.rate, pooled, width, x.stride(0), u.shape[1], DROP=self.seeds is not None, SLOT=SLOT, BM=64,
         )  # fmt: skip
         return result
 
-    def _backward(self, block: int, unit: Unit, dz: Tensor, add: bool = False) -> None:
+    def _backward(self, block: int, unit: _Unit, dz: Tensor, add: bool = False) -> None:
         pixels, height, width = self.size(block)
         stem = unit is self.plan.units[0]
         x = self.images if stem else self.buffers[block][:, unit.first :]
         conv = dz.shape[1] == SLOT
         most = 128
         rest = SLOT if conv else triton.next_power_of_2(max(0, unit.outputs - most))
-        sizes = backward_sizes(unit.channels, conv)
+        sizes = _backward_sizes(unit.channels, conv)
         chunks = triton.cdiv(unit.channels, sizes["CK"])
         columns = chunks * sizes["CK"]
         programs = min(triton.cdiv(pixels, sizes["BM"]), triton.cdiv(PROGRAMS, chunks))
         dw = self.new(programs, columns, most + rest, dtype=torch.float32)
         sums = self.new(programs, 2, columns, dtype=torch.float32)
-        backward[(programs, chunks)](
+        _backward[(programs, chunks)](
             x, self.g[:, unit.first :], dz, self.half[unit.weight], *self.norm(unit), dw, sums,
             pixels, height, width, SLOT if stem else x.stride(0), unit.channels, unit.outputs, columns,
             NORM=not stem, CONV=conv, ADD=add, MOST=most, REST=rest, SLOT=SLOT, **sizes,
         )  # fmt: skip
         self._add_up(unit, dw, sums, norm=not stem, conv=conv, add=add)
 
-    def _add_up(self, unit: Unit, dw: Tensor | None, sums: Tensor, norm: bool, conv: bool, add: bool) -> None:
+    def _add_up(self, unit: _Unit, dw: Tensor | None, sums: Tensor, norm: bool, conv: bool, add: bool) -> None:
         columns = 0 if dw is None else dw.shape[2]
         programs = (unit.channels * columns + (unit.channels if norm else 0)) // SLOT
-        add_up[(programs,)](
+        _add_up[(programs,)](
             sums if dw is None else dw, sums, len(sums), self.wide[unit.gamma],
             self.gradients[unit.weight], self.gradients[unit.gamma], self.gradients[unit.beta],
             self.s[unit.column :], self.t[unit.column :],
@@ -739,21 +739,21 @@ class Pass:
         )  # fmt: skip
 
 
-class Features(torch.autograd.Function):
+class _Features(torch.autograd.Function):
     """The features of a training batch, and the mean and variance of every norm channel."""
 
     @staticmethod
     def forward(
         ctx: Any,
         images: Tensor,
-        plan: Plan,
+        plan: _Plan,
         seeds: Tensor | None,
         rate: float,
         dtype: torch.dtype,
         *parameters: Tensor,
     ) -> Any:
         shape = (len(images), *images.shape[2:])
-        ctx.batch_pass = Pass(plan, shape, dtype, packed(plan, parameters), seeds, rate, None)
+        ctx.batch_pass = Pass(plan, shape, dtype, _packed(plan, parameters), seeds, rate, None)
         features = ctx.batch_pass.forward(images)
         ctx.sizes = [parameter.shape for parameter in parameters]
         mean, variance = ctx.batch_pass.mean[plan.to_columns], ctx.batch_pass.variance[plan.to_columns]
@@ -767,16 +767,16 @@ class Features(torch.autograd.Function):
         return (None,) * 5 + tuple(part.view(shape) for part, shape in zip(parts, ctx.sizes, strict=True))
 
 
-def packed(plan: Plan, parameters: Sequence[Tensor]) -> Tensor:
+def _packed(plan: _Plan, parameters: Sequence[Tensor]) -> Tensor:
     """Return all parameters in the packed layout, with zeros at unused positions."""
     zero = parameters[0].new_zeros(1)
     return torch.cat([*(parameter.detach().flatten() for parameter in parameters), zero])[plan.to_packed]
 
 
-def packed_statistics(plan: Plan, norms: Sequence[nn.BatchNorm2d]) -> tuple[Tensor, Tensor]:
+def _packed_statistics(plan: _Plan, norms: Sequence[nn.BatchNorm2d]) -> tuple[Tensor, Tensor]:
     """Return the running mean and 1 / deviation of all units in the packed layout."""
-    mean = torch.cat([*(tracked(norm.running_mean) for norm in norms), norms[0].weight.new_zeros(1)])
-    variance = torch.cat([*(tracked(norm.running_var) for norm in norms), norms[0].weight.new_ones(1)])
+    mean = torch.cat([*(_tracked(norm.running_mean) for norm in norms), norms[0].weight.new_zeros(1)])
+    variance = torch.cat([*(_tracked(norm.running_var) for norm in norms), norms[0].weight.new_ones(1)])
     return mean[plan.to_statistics], (variance + EPSILON).rsqrt()[plan.to_statistics]
 
 
@@ -800,7 +800,7 @@ def applies(network: "DenseNet", images: Tensor) -> bool:
         and network.widths[-1] <= LARGEST_TRANSITION
         and height % halvings == width % halvings == 0
         and SMALLEST_TILE % width == 0  # a tile contains full rows
-        and len(images) * height * width * (padded(network.widths[0]) + SLOT * network.layers) < LARGEST
+        and len(images) * height * width * (_padded(network.widths[0]) + SLOT * network.layers) < LARGEST
     )
 
 
@@ -818,22 +818,22 @@ def features(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfl
     if not network.training:
         shape = (len(images), *images.shape[2:])
         with torch.no_grad():
-            whole = packed(plan, parameters)
-            return Pass(plan, shape, dtype, whole, None, 0.0, packed_statistics(plan, norms)).forward(images)
+            whole = _packed(plan, parameters)
+            return Pass(plan, shape, dtype, whole, None, 0.0, _packed_statistics(plan, norms)).forward(images)
     seeds = None
     if dropout.rate > 0:
         seeds = torch.empty(len(plan.units), dtype=torch.int64, device=images.device).random_(
             generator=dropout.generator
         )
     result: Tensor
-    result, mean, variance = Features.apply(images, plan, seeds, dropout.rate, dtype, *parameters)
+    result, mean, variance = _Features.apply(images, plan, seeds, dropout.rate, dtype, *parameters)
     if norms[0].track_running_stats:
-        update_running_statistics(norms, mean, variance, images, [unit.conv.kernel_size == (1, 1) for unit in units])
+        _update_running_statistics(norms, mean, variance, images, [unit.conv.kernel_size == (1, 1) for unit in units])
     return result
 
 
 @torch.no_grad()
-def update_running_statistics(
+def _update_running_statistics(
     norms: Sequence[nn.BatchNorm2d], mean: Tensor, variance: Tensor, images: Tensor, ends: list[bool]
 ) -> None:
     """Update the running statistics as batch-norm does, with the unbiased variance.
@@ -849,12 +849,12 @@ def update_running_statistics(
     variances = list(variance.split(sizes))
     torch._foreach_mul_(variances, unbiased)
     momentum = norms[0].momentum or 0.0
-    torch._foreach_lerp_([tracked(norm.running_mean) for norm in norms], list(mean.split(sizes)), momentum)
-    torch._foreach_lerp_([tracked(norm.running_var) for norm in norms], variances, momentum)
-    torch._foreach_add_([tracked(norm.num_batches_tracked) for norm in norms], 1)
+    torch._foreach_lerp_([_tracked(norm.running_mean) for norm in norms], list(mean.split(sizes)), momentum)
+    torch._foreach_lerp_([_tracked(norm.running_var) for norm in norms], variances, momentum)
+    torch._foreach_add_([_tracked(norm.num_batches_tracked) for norm in norms], 1)
 
 
-def tracked(statistic: Tensor | None) -> Tensor:
+def _tracked(statistic: Tensor | None) -> Tensor:
     """Return a running statistic, which is not None when batch-norm tracks it."""
     assert statistic is not None
     return statistic

@@ -44,9 +44,9 @@ def load_weights(network: nn.Module, path: Path) -> list[str]:
     classes. Any other tensor that is missing, unexpected, of another shape or not finite raises InputError and leaves
     the network unchanged.
     """
-    own, found = network.state_dict(), read_weights(path)
-    kept = mismatched_classifier(classifier_name(network), own, found)
-    problems = list(mismatches(own, found, kept))
+    own, found = network.state_dict(), _read_weights(path)
+    kept = _mismatched_classifier(_classifier_name(network), own, found)
+    problems = list(_mismatches(own, found, kept))
     if problems:
         more = f" (and {len(problems) - 1:,} more tensors do not fit)" if len(problems) > 1 else ""
         raise InputError(f"{path} does not fit the network: {problems[0]}{more}; use weights of the same network")
@@ -58,7 +58,7 @@ def load_weights(network: nn.Module, path: Path) -> list[str]:
     return kept
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def _read_weights(path: Path) -> dict[str, Tensor]:
     """Return all tensors of a weight file by name."""
     if not path.is_file():
         raise InputError(f"weights not found: {path}; pass a {WEIGHT_FILES} file")
@@ -71,24 +71,24 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not isinstance(weights, Mapping) or not weights:
         raise InputError(f"{path} contains no named weights; save network.state_dict()")
     for name, tensor in weights.items():
-        if not isinstance(name, str) or not is_dense_tensor(tensor):
+        if not isinstance(name, str) or not _is_dense_tensor(tensor):
             raise InputError(f"{path}: {name!r} is not a dense tensor; save only network.state_dict()")
     parallel = all(name.startswith(PARALLEL_PREFIX) for name in weights)
     return {name.removeprefix(PARALLEL_PREFIX) if parallel else name: tensor for name, tensor in weights.items()}
 
 
-def is_dense_tensor(value: object) -> bool:
+def _is_dense_tensor(value: object) -> bool:
     """Return whether the value is a tensor with ordinary storage: not sparse, quantised or on the meta device."""
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_quantized and not value.is_meta
 
 
-def classifier_name(network: nn.Module) -> str | None:
+def _classifier_name(network: nn.Module) -> str | None:
     """Return the name of the layer that outputs the logits: fc, classifier, or the last linear layer."""
     linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
     return next((name for name in linear if name in CLASSIFIER_NAMES), linear[-1] if linear else None)
 
 
-def mismatched_classifier(layer: str | None, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+def _mismatched_classifier(layer: str | None, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
     """Return the tensors of the classifier if the file lacks it or has it for another number of classes, else []."""
     names = [name for name in own if name in (f"{layer}.weight", f"{layer}.bias")]
     classes = {len(found[name]) if found[name].ndim else 0 for name in names if name in found}
@@ -97,7 +97,7 @@ def mismatched_classifier(layer: str | None, own: Mapping[str, Tensor], found: M
     return names if mismatched else []
 
 
-def mismatches(own: Mapping[str, Tensor], found: Mapping[str, Tensor], kept: list[str]) -> Iterator[str]:
+def _mismatches(own: Mapping[str, Tensor], found: Mapping[str, Tensor], kept: list[str]) -> Iterator[str]:
     """Yield a description of each tensor that does not fit."""
     for name, tensor in own.items():
         if name in kept:
@@ -106,7 +106,7 @@ def mismatches(own: Mapping[str, Tensor], found: Mapping[str, Tensor], kept: lis
             if not name.endswith(BATCH_COUNTER):
                 yield f"{name} is not in the file"
         elif found[name].shape != tensor.shape:
-            yield f"{name} is {dimensions(found[name])} in the file and {dimensions(tensor)} in the network"
+            yield f"{name} is {_dimensions(found[name])} in the file and {_dimensions(tensor)} in the network"
         elif found[name].is_floating_point() != tensor.is_floating_point():
             yield f"{name} is {found[name].dtype} in the file and {tensor.dtype} in the network"
     for name in found:
@@ -114,31 +114,31 @@ def mismatches(own: Mapping[str, Tensor], found: Mapping[str, Tensor], kept: lis
             yield f"{name} is in the file but not in the network"
 
 
-def dimensions(tensor: Tensor) -> str:
+def _dimensions(tensor: Tensor) -> str:
     """Return the shape as text, such as 64 x 3 x 7 x 7."""
     return " x ".join(map(str, tensor.shape)) or "a scalar"
 
 
-def read_safetensors(path: Path) -> object:
+def _read_safetensors(path: Path) -> object:
     """Read a .safetensors file."""
     try:
         return load_file(path)
     except Exception as error:  # the reader raises many kinds of errors for damaged files
-        reason = first_line(error) or type(error).__name__
+        reason = _first_line(error) or type(error).__name__
         raise InputError(f"cannot read {path}: {reason}; save or download the file again") from error
 
 
-def read_npz(path: Path) -> object:
+def _read_npz(path: Path) -> object:
     """Read a .npz file of arrays."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     except Exception as error:  # the reader raises many kinds of errors for damaged files
-        reason = "it contains pickled objects" if "pickle" in str(error) else first_line(error) or type(error).__name__
+        reason = "it contains pickled objects" if "pickle" in str(error) else _first_line(error) or type(error).__name__
         raise InputError(f"cannot read {path}: {reason}; a .npz file with only arrays is needed") from error
 
 
-def read_torch_file(path: Path) -> object:
+def _read_torch_file(path: Path) -> object:
     """Read a file of torch.save that contains only tensors, numbers, strings, lists and dicts."""
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
@@ -150,10 +150,10 @@ def read_torch_file(path: Path) -> object:
 
 
 READERS = {
-    ".safetensors": read_safetensors,
-    ".npz": read_npz,
-    ".pth": read_torch_file,
-    ".pt": read_torch_file,
+    ".safetensors": _read_safetensors,
+    ".npz": _read_npz,
+    ".pth": _read_torch_file,
+    ".pt": _read_torch_file,
 }
 
 
@@ -167,9 +167,9 @@ def import_model(spec: str) -> ModelFactory:
     """
     module, _, name = spec.partition(":")
     build = (
-        partial(make_timm_model, import_timm(), name)
+        partial(_make_timm_model, _import_timm(), name)
         if module == "timm"
-        else partial(call_factory, find_factory(module, name, spec))
+        else partial(_call_factory, _find_factory(module, name, spec))
     )
 
     def make(shape: Shape, num_classes: int) -> nn.Module:
@@ -178,30 +178,30 @@ def import_model(spec: str) -> ModelFactory:
         except InputError as error:
             raise InputError(f"{spec} {error}") from error
         except Exception as error:  # user code may raise anything
-            raise InputError(f"{spec} raised {describe_error(error)}") from error
-        return replace_dropout(check_network(network, shape, num_classes, spec))
+            raise InputError(f"{spec} raised {_describe_error(error)}") from error
+        return _replace_dropout(_check_network(network, shape, num_classes, spec))
 
     return make
 
 
-def replace_dropout(network: nn.Module) -> nn.Module:
+def _replace_dropout(network: nn.Module) -> nn.Module:
     """Replace every nn.Dropout by one that draws from the generator of the run, in place."""
     for name, child in network.named_children():
         if type(child) is nn.Dropout:
             setattr(network, name, Dropout(child.p))
         else:
-            replace_dropout(child)
+            _replace_dropout(child)
     return network
 
 
-def find_factory(module: str, name: str, spec: str) -> Callable[..., Any]:
+def _find_factory(module: str, name: str, spec: str) -> Callable[..., Any]:
     """Return the factory of this name from an installed module or one in the current folder."""
     if not all(part.isidentifier() for part in [*module.split("."), *name.split(".")]):
-        raise InputError(f"{spec!r} is not a model: write package.module:factory, {suggest_module(module)}")
+        raise InputError(f"{spec!r} is not a model: write package.module:factory, {_suggest_module(module)}")
     try:
-        factory = operator.attrgetter(name)(import_user_module(module))
+        factory = operator.attrgetter(name)(_import_user_module(module))
     except AttributeError as error:
-        public = [key for key, value in vars(import_user_module(module)).items() if callable(value) and key[0] != "_"]
+        public = [key for key, value in vars(_import_user_module(module)).items() if callable(value) and key[0] != "_"]
         suggestion = nearest(name, public) if public else "it is empty"
         raise InputError(f"{module} has no {name!r}: {suggestion}") from error
     if isinstance(factory, nn.Module) or not callable(factory):
@@ -210,7 +210,7 @@ def find_factory(module: str, name: str, spec: str) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]
 
 
-def import_user_module(module: str) -> ModuleType:
+def _import_user_module(module: str) -> ModuleType:
     """Import a module by name; the current folder stays on sys.path for later imports of the network."""
     folder = str(Path.cwd())
     if folder not in sys.path:
@@ -220,13 +220,13 @@ def import_user_module(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and f"{module}.".startswith(f"{error.name}."):
-            raise InputError(f"there is no module {error.name!r}: {suggest_module(module)}") from error
+            raise InputError(f"there is no module {error.name!r}: {_suggest_module(module)}") from error
         raise InputError(f"{module} needs {error.name!r}, which is not installed") from error
     except (Exception, SystemExit) as error:  # user code may raise anything
-        raise InputError(f"importing {module} raised {describe_error(error)}") from error
+        raise InputError(f"importing {module} raised {_describe_error(error)}") from error
 
 
-def suggest_module(module: str) -> str:
+def _suggest_module(module: str) -> str:
     """Return a suggestion of the module in or below the current folder whose name is closest."""
     folder = Path.cwd()
     files = [file.relative_to(folder).with_suffix("") for file in (*folder.glob("*.py"), *folder.glob("*/*.py"))]
@@ -234,7 +234,7 @@ def suggest_module(module: str) -> str:
     return f"did you mean {close[0]}?" if close else f"put its file into {folder}, or install it"
 
 
-def call_factory(factory: Callable[..., Any], shape: Shape, num_classes: int) -> object:
+def _call_factory(factory: Callable[..., Any], shape: Shape, num_classes: int) -> object:
     """Call a factory with shape and num_classes by name where it has them, else by position."""
     if getattr(factory, "__init__", None) is nn.Module.__init__:  # a class without its own __init__ takes no arguments
         return factory()
@@ -247,7 +247,7 @@ def call_factory(factory: Callable[..., Any], shape: Shape, num_classes: int) ->
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         names.add("num_classes")
     by_name = {name: value for name, value in values.items() if name in names}
-    required = [parameter.name for parameter in parameters if is_required(parameter)]
+    required = [parameter.name for parameter in parameters if _is_required(parameter)]
     if set(required) <= by_name.keys():
         return factory(**by_name)
     positional = list(values)[-len(required) :]
@@ -258,39 +258,39 @@ def call_factory(factory: Callable[..., Any], shape: Shape, num_classes: int) ->
     return factory(*(values[name] for name in positional))
 
 
-def is_required(parameter: inspect.Parameter) -> bool:
+def _is_required(parameter: inspect.Parameter) -> bool:
     """Return whether a parameter has no default and is neither *args nor **kwargs."""
     variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and not variadic
 
 
-def import_timm() -> ModuleType:
+def _import_timm() -> ModuleType:
     """Return the timm package."""
     try:
         return importlib.import_module("timm")
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision does not match torch
-        raise InputError(f"timm cannot be imported ({describe_error(error)}): pip install timm") from error
+        raise InputError(f"timm cannot be imported ({_describe_error(error)}): pip install timm") from error
 
 
-def make_timm_model(timm: ModuleType, name: str, shape: Shape, num_classes: int) -> object:
+def _make_timm_model(timm: ModuleType, name: str, shape: Shape, num_classes: int) -> object:
     """Return a network of timm with random weights."""
     if len(shape) != 3:
         raise InputError("needs images; for a table use mlp")
     return timm.create_model(name, pretrained=False, num_classes=num_classes, in_chans=shape[0])
 
 
-def check_network(network: object, shape: Shape, num_classes: int, spec: str) -> nn.Module:
+def _check_network(network: object, shape: Shape, num_classes: int, spec: str) -> nn.Module:
     """Return the network if it outputs (1, num_classes) for a batch of one sample, else raise InputError."""
     if not isinstance(network, nn.Module):
-        raise InputError(f"{spec} returned {type_name(network)}, a torch.nn.Module is needed")
+        raise InputError(f"{spec} returned {_type_name(network)}, a torch.nn.Module is needed")
     training = network.training
     try:
         with torch.no_grad():
             output = network.eval()(torch.zeros(1, *shape))
     except Exception as error:  # user code may raise anything
-        raise InputError(f"{spec} fails on a batch of shape {(1, *shape)}: {describe_error(error)}") from error
+        raise InputError(f"{spec} fails on a batch of shape {(1, *shape)}: {_describe_error(error)}") from error
     if not isinstance(output, Tensor) or output.shape != (1, num_classes):
-        returned = tuple(output.shape) if isinstance(output, Tensor) else type_name(output)
+        returned = tuple(output.shape) if isinstance(output, Tensor) else _type_name(output)
         raise InputError(
             f"{spec} outputs {returned} for a batch of shape {(1, *shape)}, {(1, num_classes)} is needed: "
             "one logit per class; an argument num_classes of the factory is set to the number of classes"
@@ -298,16 +298,16 @@ def check_network(network: object, shape: Shape, num_classes: int, spec: str) ->
     return network.train(training)
 
 
-def type_name(value: object) -> str:
+def _type_name(value: object) -> str:
     """Return the name of a value's type for an error message."""
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Return the first line of an error's message, empty if it has none."""
     return next(iter(str(error).strip().splitlines()), "")
 
 
-def describe_error(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return the type and the first line of an error."""
-    return ": ".join(filter(None, [type(error).__name__, first_line(error)]))
+    return ": ".join(filter(None, [type(error).__name__, _first_line(error)]))

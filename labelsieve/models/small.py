@@ -28,7 +28,7 @@ class SmallNet(nn.Module):
             nn.ReLU(),
             nn.Flatten(),
             Dropout(0.5),
-            nn.Linear(32 * quarter(height) * quarter(width), num_classes),
+            nn.Linear(32 * _quarter(height) * _quarter(width), num_classes),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,6 +70,6 @@ class MLP(nn.Module):
         return self.layers(x)  # type: ignore[no-any-return]
 
 
-def quarter(side: int) -> int:
+def _quarter(side: int) -> int:
     """Return the side that two convolutions with stride 2 produce."""
     return -(-side // 4)

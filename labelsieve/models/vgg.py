@@ -26,22 +26,22 @@ class VGG19(nn.Module):
         self.features = nn.Sequential(*modules)
         self.classifier = nn.Sequential(
             nn.Flatten(),
-            *hidden_layer(channels * pooled_side(height) * pooled_side(width), HIDDEN),
+            *hidden_layer(channels * _pooled_side(height) * _pooled_side(width), HIDDEN),
             *hidden_layer(HIDDEN, HIDDEN),
             nn.Linear(HIDDEN, num_classes),
         )
-        self.apply(init_vgg)
+        self.apply(_init_vgg)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x))  # type: ignore[no-any-return]
 
 
-def pooled_side(side: int) -> int:
+def _pooled_side(side: int) -> int:
     """Return the side that five max-pools produce."""
     return -(-side // 32)
 
 
-def init_vgg(module: nn.Module) -> None:
+def _init_vgg(module: nn.Module) -> None:
     """Initialise weights as DenseNet does, and all biases with 0."""
     init_densenet(module)
     if isinstance(module, nn.Conv2d) and module.bias is not None:

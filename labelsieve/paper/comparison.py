@@ -114,7 +114,7 @@ def comparison_blocks(results: Sequence[CellResult], by_noise: bool) -> list[Blo
     for result in results:
         title = f"{result.data}, {result.noise or 'its own'} noise" if by_noise else result.data
         groups.setdefault(title, []).append(result)
-    return [Block(title, wide_form(group)) for title, group in groups.items()]
+    return [Block(title, _wide_form(group)) for title, group in groups.items()]
 
 
 def paired_blocks(results: Sequence[CellResult]) -> list[Block]:
@@ -167,7 +167,7 @@ def csv_form(results: Sequence[CellResult]) -> Rows:
     return rows
 
 
-def wide_form(results: Sequence[CellResult]) -> Rows:
+def _wide_form(results: Sequence[CellResult]) -> Rows:
     """Return a header with a column per noise, and up to three rows per method: ours, paper, difference."""
     columns = list(dict.fromkeys(result.column for result in results))
     at = {(result.method, result.column): result for result in results}
@@ -177,10 +177,10 @@ def wide_form(results: Sequence[CellResult]) -> Rows:
         rows.append([method, "ours (n)", *(format_ours(cell) if cell else "" for cell in found)])
         rows.append(["", "paper", *(format_paper(cell) if cell else "" for cell in found)])
         if any(cell and cell.difference is not None for cell in found):
-            rows.append(["", "difference", *(short_difference(cell) if cell else "" for cell in found)])
+            rows.append(["", "difference", *(_short_difference(cell) if cell else "" for cell in found)])
     return rows
 
 
-def short_difference(result: CellResult) -> str:
+def _short_difference(result: CellResult) -> str:
     """Format the difference with its agreement: +0.14 in."""
     return "" if result.difference is None else f"{result.difference:+.2f} {SHORT.get(agreement(result), '?')}"

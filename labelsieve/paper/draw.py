@@ -36,7 +36,7 @@ Pictures = dict[str, bytes]  # by file extension
 P = ParamSpec("P")
 
 
-def as_pictures(draw: "Callable[P, Figure]") -> Callable[P, Pictures]:
+def _as_pictures(draw: "Callable[P, Figure]") -> Callable[P, Pictures]:
     """Make a drawing function return its figure as PNG and SVG, without dates or other changing content."""
 
     @wraps(draw)
@@ -109,10 +109,10 @@ class Scored:
     step: int = 1  # every step-th of these samples is shown
 
 
-@as_pictures
+@_as_pictures
 def draw_errors(panels: Mapping[str, Sequence[Line]], title: str, xlabel: str, of_paper: str) -> "Figure":
     """Draw figures 8, 9 and 10: mean test error with standard error over seeds, the paper's as hollow marks."""
-    figure, axes = canvas(1, len(panels), 3.6, 3.4, title)
+    figure, axes = _canvas(1, len(panels), 3.6, 3.4, title)
     for axis, (name, lines) in zip(axes.flat, panels.items(), strict=True):
         ticks = sorted({x for line in lines for x in (*line.marks, *line.paper)})
         offset = OFFSET * (ticks[-1] - ticks[0])
@@ -121,14 +121,14 @@ def draw_errors(panels: Mapping[str, Sequence[Line]], title: str, xlabel: str, o
         axis.set(title=name, xlabel=xlabel)
         axis.set_xticks(ticks)
     axes.flat[0].set_ylabel("best test error, %")
-    series_legend(figure, panels, of_paper)
+    _series_legend(figure, panels, of_paper)
     return figure
 
 
-@as_pictures
+@_as_pictures
 def draw_precision(panels: Mapping[str, Sequence[Curve]], title: str, warmup: int, of_paper: str) -> "Figure":
     """Draw figure 11: the share of correct labels among the samples selected in each epoch."""
-    figure, axes = canvas(1, len(panels), 4.4, 3.4, title, sharey=True)
+    figure, axes = _canvas(1, len(panels), 4.4, 3.4, title, sharey=True)
     for axis, (name, curves) in zip(axes.flat, panels.items(), strict=True):
         for curve, style in zip(curves, STYLES, strict=False):
             _plot_curve(axis, curve, style)
@@ -136,14 +136,14 @@ def draw_precision(panels: Mapping[str, Sequence[Curve]], title: str, warmup: in
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set(title=name, xlabel=f"epoch (grey line: selection starts after {warmup})")
     axes.flat[0].set_ylabel("correct labels among the selected, %")
-    series_legend(figure, panels, of_paper)
+    _series_legend(figure, panels, of_paper)
     return figure
 
 
-@as_pictures
+@_as_pictures
 def draw_scores(panels: Mapping[str, Scored], title: str) -> "Figure":
     """Draw figure 3: samples of one label sorted by each criterion, the selected ones right of a dashed line."""
-    figure, axes = canvas(3, len(panels), 4.4, 2.1, title, sharey="row")
+    figure, axes = _canvas(3, len(panels), 4.4, 2.1, title, sharey="row")
     for column, (name, scored) in enumerate(panels.items()):
         for row, criterion in enumerate(CRITERIA):
             _plot_scores(axes[row, column], scored, criterion)
@@ -151,14 +151,14 @@ def draw_scores(panels: Mapping[str, Scored], title: str) -> "Figure":
         axes[2, column].set_xlabel(f"samples, sorted (1 in {scored.step} of this label)")
     for row, criterion in enumerate(CRITERIA):
         axes[row, 0].set_ylabel(f"{CRITERIA[criterion]}{', descending' if criterion == 'pl' else ''}")
-    add_legend(figure, [({**style, "linestyle": ""}, name) for name, style in KINDS])
+    _add_legend(figure, [({**style, "linestyle": ""}, name) for name, style in KINDS])
     return figure
 
 
-@as_pictures
+@_as_pictures
 def draw_matrices(panels: Mapping[str, Array], title: str) -> "Figure":
     """Draw figure 7: transition matrices with a row per true class."""
-    figure, axes = canvas(1, len(panels), 3.7, 3.2, title)
+    figure, axes = _canvas(1, len(panels), 3.7, 3.2, title)
     for axis, (name, matrix) in zip(axes.flat, panels.items(), strict=True):
         axis.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
         axis.set(title=name, xlabel="observed label", ylabel="true class")
@@ -186,7 +186,7 @@ def selected_precision(scored: Scored, criterion: str) -> float:
     return float((kinds[len(kinds) - round(scored.kept * len(kinds)) :] == 0).mean())
 
 
-def canvas(
+def _canvas(
     rows: int, columns: int, width: float, height: float, title: str, **sharing: Any
 ) -> "tuple[Figure, np.ndarray[Any, Any]]":
     """Return an empty figure and its axes, (rows, columns)."""
@@ -197,7 +197,7 @@ def canvas(
     return figure, figure.subplots(rows, columns, squeeze=False, **sharing)
 
 
-def series_legend(figure: "Figure", panels: Mapping[str, Sequence[Line] | Sequence[Curve]], of_paper: str) -> None:
+def _series_legend(figure: "Figure", panels: Mapping[str, Sequence[Line] | Sequence[Curve]], of_paper: str) -> None:
     """Add a legend of the series that are drawn, and of the paper's hollow marks."""
     every = [each for series in panels.values() for each in series]
     styles = dict(zip(dict.fromkeys(each.name for each in every), STYLES, strict=False))
@@ -205,10 +205,10 @@ def series_legend(figure: "Figure", panels: Mapping[str, Sequence[Line] | Sequen
     entries = [(fullest[name].legend_style(style), name) for name, style in styles.items() if name in fullest]
     hollow = {"color": "0.4", "marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
     printed = any(each.paper for each in every if each.visible)
-    add_legend(figure, [*entries, (hollow, of_paper)] if printed else entries)
+    _add_legend(figure, [*entries, (hollow, of_paper)] if printed else entries)
 
 
-def add_legend(figure: "Figure", entries: Sequence[tuple[Mapping[str, Any], str]]) -> None:
+def _add_legend(figure: "Figure", entries: Sequence[tuple[Mapping[str, Any], str]]) -> None:
     """Add a legend below the panels, in as many columns as fit."""
     from matplotlib.lines import Line2D
 

@@ -56,7 +56,7 @@ TEXT_11 = {
 
 
 @dataclass(frozen=True)
-class Point:
+class _Point:
     """A mark or a curve of a figure and the experiment behind it."""
 
     panel: str
@@ -70,7 +70,7 @@ class Point:
 class PointRuns:
     """A point with its finished runs."""
 
-    point: Point
+    point: _Point
     paths: dict[int, Path]  # by seed
 
     def runs(self) -> list[Run]:
@@ -114,33 +114,33 @@ def reproduce_figure(
         refuse_no_folder(out)
     failure = None
     if not show:
-        missing = missing_experiments(find_runs(wanted, seeds, out, results), seeds)
-        failure = train([replace(each, **placement(**machine)) for each in missing], out, at_once, on)
+        missing = _missing_experiments(find_runs(wanted, seeds, out, results), seeds)
+        failure = _train([replace(each, **placement(**machine)) for each in missing], out, at_once, on)
     found = find_runs(wanted, seeds, out, results)
-    missing = missing_experiments(found, seeds)
+    missing = _missing_experiments(found, seeds)
     every = seeds * len(wanted)
     if every and len(missing) == every:
         raise failure or InputError(f"no finished run of figure {number} in {out} or {results}: leave out --show")
     name = f"figure-{number}-{dataset}" if dataset and wanted else f"figure-{number}"
-    write_pictures(DRAWN[number](found), save or out, name)
+    _write_pictures(DRAWN[number](found), save or out, name)
     if missing:
         print(f"{len(missing)} of {every} runs are missing, such as {title(missing[0])}")
     if failure:
         raise failure
 
 
-def points(number: int, dataset: str | None = None) -> list[Point]:
+def points(number: int, dataset: str | None = None) -> list[_Point]:
     """Return every point of a figure, on the paper's datasets or on another one."""
     if number not in FIGURES:
         raise InputError(f"there is no figure {number} to reproduce: there are {', '.join(map(str, FIGURES))}")
     if dataset is not None and dataset not in DATASETS:
         raise InputError(f"unknown dataset {dataset!r} for a figure: there are {', '.join(DATASETS)}")
-    every = {3: figure_3, 8: figure_8, 9: figure_9, 10: figure_10, 11: figure_11}
+    every = {3: _figure_3, 8: _figure_8, 9: _figure_9, 10: _figure_10, 11: _figure_11}
     datasets = (dataset,) if dataset else PAPER_DATASETS.get(number, ())
     return [point for data in datasets for point in every[number](data)] if number in every else []
 
 
-def find_runs(wanted: list[Point], seeds: int, *roots: Path) -> list[PointRuns]:
+def find_runs(wanted: list[_Point], seeds: int, *roots: Path) -> list[PointRuns]:
     """Return every point with its finished runs below the given folders."""
     epochs = {epoch for point in wanted for epoch in point.experiment.scores}
     there = known_runs(*roots, holding=scores_name(epochs.pop()) if epochs else "done")
@@ -154,54 +154,54 @@ def find_runs(wanted: list[Point], seeds: int, *roots: Path) -> list[PointRuns]:
 # ---- the points of each figure
 
 
-def figure_3(data: str) -> Iterator[Point]:
+def _figure_3(data: str) -> Iterator[_Point]:
     """Yield the runs whose scores at the end of the warm-up are shown."""
     for noise, panel in NOISES_3.items():
-        whole = protocol(data, "mentornet-prop", noise, RATE)
+        whole = _protocol(data, "mentornet-prop", noise, RATE)
         short = replace(whole, epochs=whole.warmup + 1, drops=(), scores=(whole.warmup,))
-        yield Point(panel, "", 0.0, short)
+        yield _Point(panel, "", 0.0, short)
 
 
-def figure_8(data: str, noise: str = "pair") -> Iterator[Point]:
+def _figure_8(data: str, noise: str = "pair") -> Iterator[_Point]:
     """Yield the errors over noise rates."""
     for method, name in SERIES.items():
         for rate in (rate for kind, rate in COLUMNS if kind == noise):
-            run, printed = protocol(data, method, noise, rate), printed_error(data, method, noise, rate)
-            yield Point(DATASETS[data], name, 100 * rate, run, printed)
+            run, printed = _protocol(data, method, noise, rate), _printed_error(data, method, noise, rate)
+            yield _Point(DATASETS[data], name, 100 * rate, run, printed)
 
 
-def figure_9(data: str) -> Iterator[Point]:
-    return figure_8(data, "symmetry")
+def _figure_9(data: str) -> Iterator[_Point]:
+    return _figure_8(data, "symmetry")
 
 
-def figure_10(data: str) -> Iterator[Point]:
+def _figure_10(data: str) -> Iterator[_Point]:
     """Yield the errors over λ."""
     known = {0.0: "mentornet", 1.0: "mentornet-prop"}
     for noise in ("pair", "symmetry"):
         for lam in LAMBDAS:
             method = known.get(lam, "mentornet-prop")
-            run = protocol(data, method, noise, RATE, options=() if lam in known else (("lam", lam),))
-            printed = printed_error(data, method, noise, RATE) if lam in known else None
-            yield Point(DATASETS[data], f"{noise}, 40%", lam, run, printed)
+            run = _protocol(data, method, noise, RATE, options=() if lam in known else (("lam", lam),))
+            printed = _printed_error(data, method, noise, RATE) if lam in known else None
+            yield _Point(DATASETS[data], f"{noise}, 40%", lam, run, printed)
 
 
-def figure_11(data: str) -> Iterator[Point]:
+def _figure_11(data: str) -> Iterator[_Point]:
     """Yield the precision of the selection over epochs."""
     for noise in ("pair", "symmetry"):
         for name, (method, criterion) in CRITERIA_11.items():
-            run = protocol(data, method, noise, RATE, criterion=criterion)
+            run = _protocol(data, method, noise, RATE, criterion=criterion)
             about = TEXT_11[noise].get(name) if data == "cifar100" else None
-            yield Point(f"{noise}, 40%", name, 0.0, run, None if about is None else (about, None))
+            yield _Point(f"{noise}, 40%", name, 0.0, run, None if about is None else (about, None))
 
 
-def protocol(data: str, method: str, noise: str, rate: float, **changes: Any) -> Experiment:
+def _protocol(data: str, method: str, noise: str, rate: float, **changes: Any) -> Experiment:
     """Return a run of the paper's protocol on its datasets, and with the dataset's own settings on others."""
     if data in SL_BETA:
         return replace(paper_experiment(data, method, noise, rate), **changes)
     return experiment_for(data, method=method, noise=noise, rate=rate, noise_rate=rate, **changes)
 
 
-def printed_error(data: str, method: str, noise: str, rate: float) -> Published | None:
+def _printed_error(data: str, method: str, noise: str, rate: float) -> Published | None:
     """Return the error printed in table 2."""
     if data not in TABLE_2:
         return None
@@ -212,12 +212,12 @@ def printed_error(data: str, method: str, noise: str, rate: float) -> Published 
 # ---- missing runs
 
 
-def missing_experiments(found: list[PointRuns], seeds: int) -> list[Experiment]:
+def _missing_experiments(found: list[PointRuns], seeds: int) -> list[Experiment]:
     """Return the experiments without a finished run."""
     return [replace(one.point.experiment, seed=seed) for one in found for seed in range(seeds) if seed not in one.paths]
 
 
-def train(experiments: list[Experiment], out: Path, at_once: int | None, on: str) -> LabelsieveError | None:
+def _train(experiments: list[Experiment], out: Path, at_once: int | None, on: str) -> LabelsieveError | None:
     """Train the experiments; return the error if runs failed, so that the others can still be drawn."""
     for data in sorted({experiment.data for experiment in experiments} & set(PUBLISHED)):
         locate_published(data)  # raises if the data is not on this machine
@@ -233,7 +233,7 @@ def train(experiments: list[Experiment], out: Path, at_once: int | None, on: str
 # ---- drawing
 
 
-def write_pictures(pictures: Pictures, folder: Path, name: str) -> None:
+def _write_pictures(pictures: Pictures, folder: Path, name: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -265,7 +265,7 @@ def spread_note(found: list[PointRuns]) -> str:
     return "\nmean and standard error over the seeds" if any(len(one.paths) > 1 for one in found) else ""
 
 
-def draw_figure_3(found: list[PointRuns]) -> Pictures:
+def _draw_figure_3(found: list[PointRuns]) -> Pictures:
     run = found[0].point.experiment
     kept = {
         one.point.panel: read_scores(path / scores_name(run.scores[0])) for one in found for path in one.paths.values()
@@ -278,13 +278,13 @@ def draw_figure_3(found: list[PointRuns]) -> Pictures:
     return draw.draw_scores(panels, f"{DATASETS[run.data]}: samples labelled as class {OBSERVED + 1}, {after}")
 
 
-def draw_figure_7(found: list[PointRuns]) -> Pictures:
+def _draw_figure_7(found: list[PointRuns]) -> Pictures:
     kinds = {"pair, 40%": "pair", "symmetry, 40%": "symmetry", "mixed, 30% + 10%": "mixed"}
     panels = {name: transition(kind, 10, RATE).numpy() for name, kind in kinds.items()}
     return draw.draw_matrices(panels, "Label noise: observed labels of each of ten classes, %")
 
 
-def draw_figures_8_to_10(heading: str, xlabel: str, found: list[PointRuns]) -> Pictures:
+def _draw_figures_8_to_10(heading: str, xlabel: str, found: list[PointRuns]) -> Pictures:
     panels = {
         name: [
             draw.Line(
@@ -299,7 +299,7 @@ def draw_figures_8_to_10(heading: str, xlabel: str, found: list[PointRuns]) -> P
     return draw.draw_errors(panels, f"{heading}{spread_note(found)}", xlabel, "paper (hollow)")
 
 
-def draw_figure_11(found: list[PointRuns]) -> Pictures:
+def _draw_figure_11(found: list[PointRuns]) -> Pictures:
     panels = {
         name: [
             draw.Curve(
@@ -317,10 +317,10 @@ def draw_figure_11(found: list[PointRuns]) -> Pictures:
 
 
 DRAWN: dict[int, Callable[[list[PointRuns]], Pictures]] = {
-    3: draw_figure_3,
-    7: draw_figure_7,
-    8: partial(draw_figures_8_to_10, "Test error under pair noise", "noise rate, % of the labels"),
-    9: partial(draw_figures_8_to_10, "Test error under symmetry noise", "noise rate, % of the labels"),
-    10: partial(draw_figures_8_to_10, "Test error by λ, the weight of the penalty label", "λ"),
-    11: draw_figure_11,
+    3: _draw_figure_3,
+    7: _draw_figure_7,
+    8: partial(_draw_figures_8_to_10, "Test error under pair noise", "noise rate, % of the labels"),
+    9: partial(_draw_figures_8_to_10, "Test error under symmetry noise", "noise rate, % of the labels"),
+    10: partial(_draw_figures_8_to_10, "Test error by λ, the weight of the penalty label", "λ"),
+    11: _draw_figure_11,
 }

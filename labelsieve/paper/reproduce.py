@@ -90,9 +90,9 @@ def reproduce(
         on: Where to run; see sweep().
         machine: Device, precision and threads; see `placement`.
     """
-    table = named_table(name, epochs, words(keep["methods"] or ""))
-    cells = chosen_cells(table, keep)
-    check_options(form, save, results, seeds)
+    table = _named_table(name, epochs, _words(keep["methods"] or ""))
+    cells = _chosen_cells(table, keep)
+    _check_options(form, save, results, seeds)
     if not show:
         refuse_no_folder(out)
     trials = [Trial(cell, seed) for seed in range(table.seeds if seeds is None else seeds) for cell in cells]
@@ -101,12 +101,12 @@ def reproduce(
     failed: dict[Experiment, str] = {}
     reasons: dict[str, int] = {}
     if show:
-        reasons = dict(Counter(reason_not_shown(trial, f"no finished run in {out} or {results}") for trial in missing))
+        reasons = dict(Counter(_reason_not_shown(trial, f"no finished run in {out} or {results}") for trial in missing))
     elif missing:
-        refuse_if_nothing_runs(table, trials, missing)
-        failed, reasons = run_missing(missing, known, out, placement(**machine), at_once, on)
+        _refuse_if_nothing_runs(table, trials, missing)
+        failed, reasons = _run_missing(missing, known, out, placement(**machine), at_once, on)
         known = known_runs(out, results)
-    output(table_document(table, cell_results(table, cells, trials, known), reasons, form), form, save)
+    output(_table_document(table, cell_results(table, cells, trials, known), reasons, form), form, save)
     if failed:
         raise LabelsieveError(f"{len(failed)} runs failed; the reasons are printed above")
 
@@ -134,7 +134,7 @@ def cell_results(table: Table, cells: Sequence[Cell], trials: Sequence[Trial], k
 # ---- options
 
 
-def named_table(name: str, epochs: int | None, methods: Iterable[str] = ()) -> Table:
+def _named_table(name: str, epochs: int | None, methods: Iterable[str] = ()) -> Table:
     """Return a table of the paper, or the small table with the given epochs and any further methods."""
     if name == "small":
         return small_table(epochs, [method for method in methods if method in METHODS])
@@ -146,38 +146,38 @@ def named_table(name: str, epochs: int | None, methods: Iterable[str] = ()) -> T
     return every[name]
 
 
-def chosen_cells(table: Table, keep: dict[str, str | None]) -> list[Cell]:
+def _chosen_cells(table: Table, keep: dict[str, str | None]) -> list[Cell]:
     """Return the cells that pass all filters."""
     cells = list(table.cells)
     for option, wanted in keep.items():
         if wanted is not None:
-            if not words(wanted):
+            if not _words(wanted):
                 raise InputError(f"--{option} is empty; leave it out to keep all cells")
-            cells = filtered(table, cells, option, words(wanted))
+            cells = _filtered(table, cells, option, _words(wanted))
     if not cells:
         given = " ".join(f"--{option} {wanted}" for option, wanted in keep.items() if wanted is not None)
         raise InputError(f"table {table.name} has no cell with {given}")
     return cells
 
 
-def words(text: str) -> list[str]:
+def _words(text: str) -> list[str]:
     """Split a list separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def filtered(table: Table, cells: Iterable[Cell], option: str, wanted: Sequence[str]) -> list[Cell]:
+def _filtered(table: Table, cells: Iterable[Cell], option: str, wanted: Sequence[str]) -> list[Cell]:
     """Return the cells with one of the wanted values."""
     value = FILTERS[option]
     there = set(map(value, table.cells))
     if option == "rate":
-        wanted = [number(word) for word in wanted]
+        wanted = [_number(word) for word in wanted]
     for word in wanted:
         if word not in there:
-            raise InputError(f"table {table.name} has no {option} {word!r}: {suggestion(option, word, there)}")
+            raise InputError(f"table {table.name} has no {option} {word!r}: {_suggestion(option, word, there)}")
     return [cell for cell in cells if value(cell) in wanted]
 
 
-def suggestion(option: str, word: str, there: Iterable[str]) -> str:
+def _suggestion(option: str, word: str, there: Iterable[str]) -> str:
     """Return what to write instead of a value that the table does not have."""
     if option == "rate":
         return f"there are: {', '.join(sorted(there, key=float))}"
@@ -186,14 +186,14 @@ def suggestion(option: str, word: str, there: Iterable[str]) -> str:
     return nearest(word, there)
 
 
-def number(word: str) -> str:
+def _number(word: str) -> str:
     try:
         return f"{float(word):g}"
     except ValueError:
         raise InputError(f"--rate takes numbers such as 0.2,0.4, got {word!r}") from None
 
 
-def check_options(form: str, save: Path | None, results: Path, seeds: int | None) -> None:
+def _check_options(form: str, save: Path | None, results: Path, seeds: int | None) -> None:
     """Raise InputError for options that would fail only after the runs."""
     check_output(form, save)
     if seeds is not None and seeds < 1:
@@ -205,7 +205,7 @@ def check_options(form: str, save: Path | None, results: Path, seeds: int | None
 # ---- missing trials
 
 
-def run_missing(
+def _run_missing(
     trials: Sequence[Trial], known: Records, out: Path, machine: dict[str, Any], at_once: int | None, on: str
 ) -> tuple[dict[Experiment, str], dict[str, int]]:
     """Run the trials, first those that others are fine-tuned from.
@@ -214,17 +214,17 @@ def run_missing(
     """
 
     def placed(experiment: Experiment, start: Path | None = None) -> Experiment:
-        weights = experiment.weights and str(beside_data(experiment.weights))
+        weights = experiment.weights and str(_beside_data(experiment.weights))
         return replace(experiment, weights=weights, init=str(start) if start else None, **machine)
 
     def run_once(experiments: Iterable[Experiment]) -> dict[Experiment, str]:
         unique = list(dict.fromkeys(experiments))
         return run_all(unique, out, at_once, on) if unique else {}
 
-    reasons = {trial: reason_not_runnable(trial) for trial in trials}
+    reasons = {trial: _reason_not_runnable(trial) for trial in trials}
     ready = [trial for trial, reason in reasons.items() if reason is None]
     plain = [placed(trial.experiment) for trial in ready if not trial.start]
-    starts = {trial: start_folder(trial.start, known) for trial in ready if trial.start}
+    starts = {trial: _start_folder(trial.start, known) for trial in ready if trial.start}
     first = [placed(trial.start) for trial, found in starts.items() if trial.start and found is None]
     failed = run_once([*plain, *first])
     second = []
@@ -239,13 +239,13 @@ def run_missing(
     return failed, dict(counts)
 
 
-def start_folder(experiment: Experiment, known: Records) -> Path | None:
+def _start_folder(experiment: Experiment, known: Records) -> Path | None:
     """Return the folder of a finished run to fine-tune; committed records have no model and do not count."""
     folder = known.get(identity(experiment.as_dict()))
     return folder if folder and (folder / "model.safetensors").exists() else None
 
 
-def reason_not_runnable(trial: Trial) -> str | None:
+def _reason_not_runnable(trial: Trial) -> str | None:
     """Return which data or weights a trial lacks on this machine; None if it can run."""
     data = trial.experiment.data
     if data in PUBLISHED and not Path(data).exists():
@@ -254,31 +254,31 @@ def reason_not_runnable(trial: Trial) -> str | None:
         except InputError as error:
             return str(error)
     weights = (trial.start or trial.experiment).weights
-    if weights and not beside_data(weights).exists():
-        return f"no {beside_data(weights)}: put torchvision's ImageNet weights of ResNet-50 there"
+    if weights and not _beside_data(weights).exists():
+        return f"no {_beside_data(weights)}: put torchvision's ImageNet weights of ResNet-50 there"
     return None
 
 
-def reason_not_shown(trial: Trial, reason: str) -> str:
+def _reason_not_shown(trial: Trial, reason: str) -> str:
     """Return why a trial is not in the table, and whether it can be run."""
-    lacking = reason_not_runnable(trial)
+    lacking = _reason_not_runnable(trial)
     return f"{reason}, and {lacking}" if lacking else f"{reason}; leave out --show to run them"
 
 
-def refuse_if_nothing_runs(table: Table, trials: Sequence[Trial], missing: Sequence[Trial]) -> None:
+def _refuse_if_nothing_runs(table: Table, trials: Sequence[Trial], missing: Sequence[Trial]) -> None:
     """Raise InputError if no trial is finished and none can run."""
-    reasons = {trial: reason_not_runnable(trial) for trial in missing}
+    reasons = {trial: _reason_not_runnable(trial) for trial in missing}
     if {trial.identity for trial in trials} == {trial.identity for trial in missing} and all(reasons.values()):
         every = "; ".join(dict.fromkeys(filter(None, reasons.values())))
         raise InputError(f"table {table.name} has no finished runs, and none can be run: {every}")
 
 
-def beside_data(name: str) -> Path:
+def _beside_data(name: str) -> Path:
     """Return the path of a file in the folder of published datasets."""
     return Path(os.environ.get(DATA_VARIABLE, "data")) / name
 
 
-def table_document(table: Table, found: Sequence[CellResult], reasons: dict[str, int], form: str) -> Document:
+def _table_document(table: Table, found: Sequence[CellResult], reasons: dict[str, int], form: str) -> Document:
     """Return the table, the paired differences, and notes; for CSV only the table with one number per column."""
     if form == "csv":
         return Document("", [Block("", csv_form(found))], ())

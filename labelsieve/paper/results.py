@@ -51,7 +51,7 @@ BLOCK = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- end -->)", re.S)
 
 
 @dataclass(frozen=True)
-class TablePart:
+class _TablePart:
     """The cells of one table on one dataset."""
 
     table: Table
@@ -94,7 +94,7 @@ class Drawing:
 class Evidence:
     """All records, arranged for the page."""
 
-    parts: Sequence[TablePart]
+    parts: Sequence[_TablePart]
     cells: Mapping[str, CellResult]  # of all tables, by name
     variants: Sequence[CellResult]  # runs that no table has, named by what they change
     runs: Sequence[Run]
@@ -106,7 +106,7 @@ def results(folder: Path, out: Path, check: bool) -> None:
 
     Args:
         folder: Folder of the records.
-        out: The page; its figures are in the folder `figures` next to it. A new page gets all blocks and no text.
+        out: The page; its figures are in the folder `_figures` next to it. A new page gets all blocks and no text.
         check: Write nothing.
     """
     if not folder.is_dir():
@@ -115,7 +115,7 @@ def results(folder: Path, out: Path, check: bool) -> None:
     page = fill(out.read_text(encoding="utf-8") if out.exists() else EMPTY_PAGE, evidence, out)
     files = {out: page.encode()} | {out.parent / FIGURES / one.file: one.svg() for one in evidence.drawings}
     if check:
-        stale = [str(path) for path, content in files.items() if not is_current(path, content)]
+        stale = [str(path) for path, content in files.items() if not _is_current(path, content)]
         if stale:
             raise LabelsieveError(f"{', '.join(stale)} does not match the records; run labelsieve results")
         print(f"{out} matches the records")
@@ -144,7 +144,7 @@ def fill(page: str, evidence: Evidence, path: Path) -> str:
     return filled
 
 
-def is_current(path: Path, content: bytes) -> bool:
+def _is_current(path: Path, content: bytes) -> bool:
     """Return whether a file has this content; a figure by another version of matplotlib only has to exist."""
     if not path.is_file():
         return False
@@ -164,8 +164,8 @@ def collect(folder: Path) -> Evidence:
     """Read all records of the paper's experiments and of variants of them."""
     known = known_runs(folder)
     seeds = max([TRIALS, *(1 + int(spec["seed"]) for spec in map(dict, known) if spec["data"] in SL_BETA)])
-    drawings = list(drawings_of(folder, seeds))
-    parts: list[TablePart] = []
+    drawings = list(_drawings_of(folder, seeds))
+    parts: list[_TablePart] = []
     cells: dict[str, CellResult] = {}
     in_tables: set[Identity] = set()
     for table in tables().values():
@@ -174,18 +174,18 @@ def collect(folder: Path) -> Evidence:
             trials = [Trial(cell, seed) for cell in those for seed in range(seeds)]
             found = cell_results(table, those, trials, known)
             missing = {trial.identity for trial in trials if trial.seed < TRIALS} - known.keys()
-            parts.append(TablePart(table, data, found, len(missing)))
+            parts.append(_TablePart(table, data, found, len(missing)))
             cells |= {cell.name: cell for cell in found if cell.name not in cells}
             in_tables |= {trial.identity for trial in trials if not trial.cell.variant}
     warmups = {identity(point.experiment.as_dict()) for point in points(3)}  # they end when the selection starts
     others = {each: path for each, path in known.items() if each not in in_tables and dict(each)["data"] in SL_BETA}
-    variants = variant_results({each: path for each, path in others.items() if each not in warmups}, cells)
+    variants = _variant_results({each: path for each, path in others.items() if each not in warmups}, cells)
     in_figures = {path for one in drawings for point in one.found for path in point.paths.values()}
     used = {known[each] for each in in_tables if each in known} | in_figures | set(others.values())
     return Evidence(parts, cells, variants, [read_run(path, with_tables=False) for path in sorted(used)], drawings)
 
 
-def drawings_of(folder: Path, seeds: int) -> Iterator[Drawing]:
+def _drawings_of(folder: Path, seeds: int) -> Iterator[Drawing]:
     """Yield the figures that have at least one run or need none."""
     for number, dataset in DRAWINGS:
         found = find_runs(points(number, dataset), 1 if number == 3 else seeds, folder)
@@ -193,30 +193,30 @@ def drawings_of(folder: Path, seeds: int) -> Iterator[Drawing]:
             yield Drawing(number, dataset, found)
 
 
-def variant_results(known: Records, cells: Mapping[str, CellResult]) -> list[CellResult]:
+def _variant_results(known: Records, cells: Mapping[str, CellResult]) -> list[CellResult]:
     """Group runs that are in no table by data, noise, method and changed settings; sorted by name."""
     groups: dict[str, CellResult] = {}
     for each, path in sorted(known.items(), key=lambda item: int(dict(item[0])["seed"])):
         spec, run = dict(each), read_run(path, with_tables=False)
         plain = CellResult(spec["data"], spec["method"], spec["noise"], spec["rate"], {})
         cell = cells.get(plain.name)
-        one = replace(plain, method=f"{plain.method}{changes(each)}", published=cell.published if cell else None)
+        one = replace(plain, method=f"{plain.method}{_changes(each)}", published=cell.published if cell else None)
         before = groups.get(one.name, one)
         errors = {**before.errors, spec["seed"]: float(run.end["best"])}
         groups[one.name] = replace(one, errors=errors, runs={**before.runs, spec["seed"]: run})
     return [groups[name] for name in sorted(groups)]
 
 
-def changes(each: Identity) -> str:
+def _changes(each: Identity) -> str:
     """Return the settings that differ from the paper's experiment of the same method: " (sampler independent)"."""
-    spec, usual = dict(each), dict(identity(paper_experiment_like(dict(each)).as_dict()))
+    spec, usual = dict(each), dict(identity(_paper_experiment_like(dict(each)).as_dict()))
     spec, usual = ({**one, **dict(one["options"]), "options": ()} for one in (spec, usual))
     different = sorted(name for name in spec.keys() | usual.keys() if spec.get(name) != usual.get(name))
     words = [f"{name} {spec[name]}" if name in spec else f"{name} by default" for name in different]
     return f" ({', '.join(words)})" if words else ""
 
 
-def paper_experiment_like(spec: Mapping[str, Any]) -> Experiment:
+def _paper_experiment_like(spec: Mapping[str, Any]) -> Experiment:
     """Return the paper's experiment with the data, method, noise and seed of a specification."""
     data, method, noise, rate, seed = (spec[name] for name in ("data", "method", "noise", "rate", "seed"))
     if noise or data in NOISE_RATE:
@@ -227,7 +227,7 @@ def paper_experiment_like(spec: Mapping[str, Any]) -> Experiment:
 # ---- the blocks
 
 
-def claims(evidence: Evidence) -> Rows:
+def _claims(evidence: Evidence) -> Rows:
     """Return a row per noise and pair of methods: the error of the first minus that of its baseline."""
     groups: dict[tuple[str, str], dict[str, CellResult]] = {}
     for cell in sorted(evidence.cells.values(), key=dominant_first):
@@ -239,12 +239,12 @@ def claims(evidence: Evidence) -> Rows:
             printed = round(first[0] - second[0], 2) if first and second else None
             papers = "" if printed is None else f"{printed:+.1f}"
             ours = f"{plus_minus(differences, 2, '+')} ({len(differences)})"
-            ends = format_interval(differences)
+            ends = _format_interval(differences)
             rows.append([*where, f"{method} minus {base}", papers, ours, ends, verdict(differences, printed)])
     return rows
 
 
-def format_interval(values: Sequence[float]) -> str:
+def _format_interval(values: Sequence[float]) -> str:
     """Format the 95% interval of the mean: -3.10 to -0.23; empty for a single value."""
     return " to ".join(f"{end:+.2f}" for end in interval(values)) if len(values) > 1 else ""
 
@@ -261,7 +261,7 @@ def verdict(differences: Sequence[float], printed: float | None) -> str:
     return "holds" if printed * low > 0 else "differs"
 
 
-def numbers(evidence: Evidence) -> Rows:
+def _numbers(evidence: Evidence) -> Rows:
     """Return a row per cell that was run, with the printed error and whether our mean is near it."""
     cells = sorted((cell for cell in evidence.cells.values() if cell.difference is not None), key=dominant_first)
     header, *rows = long_form(cells)
@@ -269,25 +269,25 @@ def numbers(evidence: Evidence) -> Rows:
     return [[*header, "near"], *([*row, word] for row, word in zip(rows, near, strict=True))]
 
 
-def what_was_run(evidence: Evidence) -> str:
+def _what_was_run(evidence: Evidence) -> str:
     """Return the number of runs by data, device and versions."""
     if not evidence.runs:
         return "There are no runs yet."
     header = ["data", "device", "precision", "torch", "Python", "labelsieve", "runs"]
-    rows = [[*place, str(count)] for place, count in sorted(Counter(map(place_of, evidence.runs)).items())]
+    rows = [[*place, str(count)] for place, count in sorted(Counter(map(_place_of, evidence.runs)).items())]
     lengths = Counter(run.spec["epochs"] for run in evidence.runs)
     epochs = ", ".join(f"{count} of {length} epochs" for length, count in sorted(lengths.items(), reverse=True))
     count = len(evidence.runs)
     return f"{count} finished {'run' if count == 1 else 'runs'}, {epochs}:\n\n{markdown([header, *rows])}"
 
 
-def place_of(run: Run) -> tuple[str, ...]:
+def _place_of(run: Run) -> tuple[str, ...]:
     """Return data, device, precision and versions of a run."""
     versions = [run.versions.get(name, "?") for name in ("torch", "python", "labelsieve")]
     return (run.spec["data"], run.start.get("device", "?"), run.spec.get("precision", "?"), *versions)
 
 
-def not_run(evidence: Evidence) -> str:
+def _not_run(evidence: Evidence) -> str:
     """Return a line per table and dataset without any run."""
     lines = []
     for part in (part for part in evidence.parts if not part.started):
@@ -296,7 +296,7 @@ def not_run(evidence: Evidence) -> str:
     return "\n".join(lines) or "Every table has runs on every dataset."
 
 
-def all_tables(evidence: Evidence) -> str:
+def _all_tables(evidence: Evidence) -> str:
     """Return the tables that have runs, one per dataset, with paired differences and notes."""
     texts = [f"- ours: mean ± standard error over (n) seeds; {UNKNOWN}: {NOT_RUN}\n- {LEGEND}"]
     for part in (part for part in evidence.parts if part.started):
@@ -309,11 +309,11 @@ def all_tables(evidence: Evidence) -> str:
     return "\n\n".join(texts)
 
 
-def endings(evidence: Evidence) -> Rows:
+def _endings(evidence: Evidence) -> Rows:
     """Return best and last error, precision of the selection and classes given up of every cell and variant."""
     header = ["data", "noise", "method", "best (n)", "last", "last - best", "kept clean"]
     rows = [[*header, "epochs with a class given up", "classes given up at the end"]]
-    for cell in once([*evidence.cells.values(), *evidence.variants]):
+    for cell in _once([*evidence.cells.values(), *evidence.variants]):
         best, last = ([float(run.end[name]) for run in cell.runs.values()] for name in ("best", "last"))
         shares = [run.epochs[-1].get("precision") for run in cell.runs.values()]
         precision = plus_minus([100 * share for share in shares if share is not None], 2)
@@ -323,7 +323,7 @@ def endings(evidence: Evidence) -> Rows:
     return rows
 
 
-def once(cells: Iterable[CellResult]) -> list[CellResult]:
+def _once(cells: Iterable[CellResult]) -> list[CellResult]:
     """Return the cells that have runs, sorted by data and noise; of cells with the same runs the first."""
     first: dict[str, CellResult] = {}
     for cell in cells:
@@ -360,46 +360,46 @@ def given_up_at_end(cell: CellResult) -> str:
     return f"{counts} of {len(ends[0][1].get('kept') or [])}"
 
 
-def variants(evidence: Evidence) -> Rows:
+def _variants(evidence: Evidence) -> Rows:
     """Return the effect of each changed setting on the best error, seed by seed."""
     header = ["data", "method", "noise", "ours (n)", "minus the unchanged, seed by seed", "mean", "95% interval"]
     rows = [[*header, "paper", "ours - paper"]]
     every = {**evidence.cells, **{variant.name: variant for variant in evidence.variants}}
     for variant in evidence.variants:
-        unchanged = every.get(unchanged_name(variant.name))
+        unchanged = every.get(_unchanged_name(variant.name))
         before = unchanged.errors if unchanged else {}
         effects = [error - before[seed] for seed, error in variant.errors.items() if seed in before]
         seeds = ", ".join(f"{effect:+.2f}" for effect in effects)
         mean = plus_minus(effects, 2, "+") if effects else ""
         rows.append([variant.data, variant.method, variant.column, format_ours(variant), seeds, mean])
-        rows[-1] += [format_interval(effects), format_paper(variant), format_difference(variant)]
+        rows[-1] += [_format_interval(effects), format_paper(variant), format_difference(variant)]
     return rows
 
 
-def unchanged_name(name: str) -> str:
+def _unchanged_name(name: str) -> str:
     """Return the name of the runs that a variant is compared with: those with one pass if it has other changes too."""
     usual, _, changed = name.partition(" (")
     return f"{usual} ({ONE_PASS})" if ONE_PASS in changed and changed != f"{ONE_PASS})" else usual
 
 
-def figures(evidence: Evidence) -> str:
+def _figures(evidence: Evidence) -> str:
     """Return the figures as images with captions."""
     return "\n\n".join(f"![{one.caption}]({FIGURES}/{one.file})\n\n{one.caption}" for one in evidence.drawings)
 
 
-def as_block(rows_of: Callable[[Evidence], Rows]) -> Callable[[Evidence], str]:
+def _as_block(rows_of: Callable[[Evidence], Rows]) -> Callable[[Evidence], str]:
     """Make a block of a function that returns rows."""
     return lambda evidence: markdown(rows) if (rows := rows_of(evidence))[1:] else "No runs yet."
 
 
 BLOCKS: dict[str, Callable[[Evidence], str]] = {
-    "claims": as_block(claims),
-    "numbers": as_block(numbers),
-    "runs": what_was_run,
-    "not run": not_run,
-    "tables": all_tables,
-    "endings": as_block(endings),
-    "variants": as_block(variants),
-    "figures": figures,
+    "claims": _as_block(_claims),
+    "numbers": _as_block(_numbers),
+    "runs": _what_was_run,
+    "not run": _not_run,
+    "tables": _all_tables,
+    "endings": _as_block(_endings),
+    "variants": _as_block(_variants),
+    "figures": _figures,
 }
 EMPTY_PAGE = "# Results\n\n" + "\n".join(f"<!-- generated: {name} -->\n<!-- end -->\n" for name in BLOCKS)

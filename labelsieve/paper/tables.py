@@ -184,27 +184,27 @@ NOTES_7 = (
 def tables() -> dict[str, Table]:
     """Return the paper's tables of results by number."""
     every = (
-        Table("1", "Table 1 of the paper: mixed noise, best test error in percent", tuple(table_1())),
-        Table("2", "Table 2 of the paper: best test error in percent", tuple(table_2()), notes=NOTES_2),
+        Table("1", "Table 1 of the paper: mixed noise, best test error in percent", tuple(_table_1())),
+        Table("2", "Table 2 of the paper: best test error in percent", tuple(_table_2()), notes=NOTES_2),
         Table(
             "3",
             "Table 3 of the paper: best test error in percent of each run of SELFIE",
-            tuple(table_3()),
+            tuple(_table_3()),
             2,
             notes=NOTES_3,
         ),
         Table(
             "5",
             "Table 5 of the paper: ways to update the penalty labels, best test error in percent",
-            tuple(table_5()),
+            tuple(_table_5()),
             notes=NOTES_5,
         ),
-        Table("6", "Table 6 of the paper: ANIMAL-10N, best test error in percent", tuple(table_6())),
-        Table("7", "Table 7 of the paper: Clothing1M, test error in percent", tuple(table_7()), 2, notes=NOTES_7),
+        Table("6", "Table 6 of the paper: ANIMAL-10N, best test error in percent", tuple(_table_6())),
+        Table("7", "Table 7 of the paper: Clothing1M, test error in percent", tuple(_table_7()), 2, notes=NOTES_7),
         Table(
             "8",
             "Table 8 of the paper: transition matrix or penalty labels, best test error in percent",
-            tuple(table_8()),
+            tuple(_table_8()),
         ),
     )
     return {table.name: table for table in every}
@@ -230,20 +230,20 @@ def experiment(data: str, method: str, noise: str | None, rate: float, seed: int
         noise=noise,
         rate=rate,
         noise_rate=rate if noise else NOISE_RATE[data],
-        options=without_defaults(method, {**options(method, data), **more}),
+        options=_without_defaults(method, {**options(method, data), **more}),
         forward="second" if method in SECOND_PASS else "one",
         seed=seed,
         **BENCHMARK,
     )
 
 
-def clothing1m(method: str, **schedule: Any) -> Experiment:
+def _clothing1m(method: str, **schedule: Any) -> Experiment:
     """Return one run of the Clothing1M protocol with this schedule."""
     return Experiment(
         data="clothing1m",
         method=method,
         noise_rate=NOISE_RATE["clothing1m"],
-        options=without_defaults(method, options(method, "clothing1m")),
+        options=_without_defaults(method, options(method, "clothing1m")),
         **CLOTHING1M,
         **schedule,
     )
@@ -267,19 +267,19 @@ def options(method: str, data: str) -> dict[str, Any]:
     return every.get(method, {})
 
 
-def without_defaults(method: str, chosen: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _without_defaults(method: str, chosen: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return the options that differ from the method's defaults."""
     defaults = options_of(method)
     return tuple(sorted((name, value) for name, value in chosen.items() if defaults.get(name) != value))
 
 
-def table_1() -> Iterator[Cell]:
-    for cell in table_2():
+def _table_1() -> Iterator[Cell]:
+    for cell in _table_2():
         if cell.experiment.noise == "mixed" and cell.experiment.method in TABLE_1:
             yield cell
 
 
-def table_2() -> Iterator[Cell]:
+def _table_2() -> Iterator[Cell]:
     for data, rows in TABLE_2.items():
         for method, row in rows.items():
             for (noise, rate), text in zip(COLUMNS, row.split(", "), strict=True):
@@ -287,14 +287,14 @@ def table_2() -> Iterator[Cell]:
                 yield Cell(experiment(data, method, noise, rate), (error, spread))
 
 
-def table_3() -> Iterator[Cell]:
+def _table_3() -> Iterator[Cell]:
     for (method, noise), errors in TABLE_3.items():
         for number, error in enumerate(errors, 1):
             name = f"round {number}"
             yield Cell(experiment("cifar100", method, noise, 0.4), (error, None), name, measure=name)
 
 
-def table_5() -> Iterator[Cell]:
+def _table_5() -> Iterator[Cell]:
     for data, noises in TABLE_5.items():
         for noise, errors in noises.items():
             for update, error in zip(("repredict", "stack"), errors, strict=True):
@@ -302,21 +302,21 @@ def table_5() -> Iterator[Cell]:
                 yield Cell(one_pass, (error, None), update)
 
 
-def table_6() -> Iterator[Cell]:
+def _table_6() -> Iterator[Cell]:
     for method, published in TABLE_6.items():
         yield Cell(experiment("animal10n", method, None, 0.0), published)
 
 
-def table_7() -> Iterator[Cell]:
-    cross_entropy = clothing1m("default", **CROSS_ENTROPY)
+def _table_7() -> Iterator[Cell]:
+    cross_entropy = _clothing1m("default", **CROSS_ENTROPY)
     for method, published in TABLE_7.items():
         if method == "default":
             yield Cell(cross_entropy, published, measure="chosen")
         else:
-            yield Cell(clothing1m(method, **FINE_TUNING), published, measure="chosen", start=cross_entropy)
+            yield Cell(_clothing1m(method, **FINE_TUNING), published, measure="chosen", start=cross_entropy)
 
 
-def table_8() -> Iterator[Cell]:
+def _table_8() -> Iterator[Cell]:
     for method, errors in TABLE_8.items():
         for noise, error in zip(("pair", "symmetry"), errors, strict=True):
             yield Cell(experiment("tiny-imagenet", method, noise, 0.4), (error, None))

@@ -32,7 +32,7 @@ class ClassNoise:
 
 
 @dataclass(frozen=True)
-class Card:
+class _Card:
     """A sample of the gallery as the page shows it, with long texts shortened."""
 
     sample: Suspect
@@ -57,12 +57,12 @@ class AuditResults:
     verdict: str
     made: dict[str, Any]  # how the audit was made
     basis: str  # sentence on the basis of the estimates
-    gallery: list[Card]  # most suspicious first
+    gallery: list[_Card]  # most suspicious first
     decided: int  # labels that a person had decided before the run
     progress: ReviewProgress
 
     @property
-    def suspects(self) -> list[Card]:
+    def suspects(self) -> list[_Card]:
         """Return the samples whose label is marked as probably wrong."""
         return [card for card in self.gallery if card.sample.is_issue]
 
@@ -114,14 +114,14 @@ def _matrix(rows: list[list[float]] | None) -> Array | None:
     return None if rows is None else np.array(rows, dtype=float)
 
 
-def _cards(samples: Iterable[Suspect]) -> Iterator[Card]:
+def _cards(samples: Iterable[Suspect]) -> Iterator[_Card]:
     """Yield the samples as cards, with images as long as they fit into MAX_IMAGE_BYTES."""
     remaining = MAX_IMAGE_BYTES
     for sample in samples:
         image = _data_url(sample.image) if sample.image else ""
         remaining -= len(image)
         row = sample.row or {}
-        yield Card(
+        yield _Card(
             sample,
             format_quality(sample.quality),
             image if remaining >= 0 else "",

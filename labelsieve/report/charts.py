@@ -29,7 +29,7 @@ PENALTY_NOTE = (
 
 
 @dataclass(frozen=True)
-class Measure:
+class _Measure:
     """A quantity recorded once per epoch."""
 
     key: str
@@ -40,10 +40,10 @@ class Measure:
     scale: float = 1.0
 
 
-TEST_ERROR = Measure("test_error", "Test error", "test", "Measured on samples that are not used for training.", "%")
-VALID_ERROR = Measure("valid_error", "Validation error", "validation", GIVEN_LABEL_NOTE, "%")
-TRAIN_LOSS = Measure("train_loss", "Training loss", "loss", "Loss on the samples that are used for training.")
-PRECISION = Measure(
+TEST_ERROR = _Measure("test_error", "Test error", "test", "Measured on samples that are not used for training.", "%")
+VALID_ERROR = _Measure("valid_error", "Validation error", "validation", GIVEN_LABEL_NOTE, "%")
+TRAIN_LOSS = _Measure("train_loss", "Training loss", "loss", "Loss on the samples that are used for training.")
+PRECISION = _Measure(
     "precision",
     "Training samples with a correct label",
     "correct labels",
@@ -54,7 +54,7 @@ PRECISION = Measure(
 
 
 @dataclass(frozen=True)
-class Chart:
+class _Chart:
     """A line chart with its legend and values."""
 
     title: str
@@ -65,7 +65,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class ClassMatrix:
+class _ClassMatrix:
     """A square table of classes: shaded cells for few classes, a map and its largest entries for many."""
 
     title: str
@@ -76,28 +76,28 @@ class ClassMatrix:
     entries: list[tuple[str, str, str]]
 
 
-def run_charts(run: Run) -> list[Chart]:
+def run_charts(run: Run) -> list[_Chart]:
     """Return the charts of one run; test and validation error share a chart."""
-    test, valid = curve(run, TEST_ERROR), curve(run, VALID_ERROR)
+    test, valid = _curve(run, TEST_ERROR), _curve(run, VALID_ERROR)
     lines = [svg.Line("test", 0, test), svg.Line("validation", 1, valid)]
     if run.final:
-        lines.append(svg.Line("test, delivered model", 2, curve(run.final, TEST_ERROR)))
+        lines.append(svg.Line("test, delivered model", 2, _curve(run.final, TEST_ERROR)))
     notes = [f"Test: {TEST_ERROR.note}" if test else "", f"Validation: {GIVEN_LABEL_NOTE}" if valid else ""]
-    error = Measure("error", "Error", "", " ".join(filter(None, notes)), "%")
-    single = [(measure, [svg.Line(measure.curve, 0, curve(run, measure))]) for measure in (TRAIN_LOSS, PRECISION)]
-    return make_charts([(error, lines), *single], warmup_ends([run]))
+    error = _Measure("error", "Error", "", " ".join(filter(None, notes)), "%")
+    single = [(measure, [svg.Line(measure.curve, 0, _curve(run, measure))]) for measure in (TRAIN_LOSS, PRECISION)]
+    return _make_charts([(error, lines), *single], _warmup_ends([run]))
 
 
-def comparison_charts(named: Sequence[tuple[str, Run]]) -> list[Chart]:
+def comparison_charts(named: Sequence[tuple[str, Run]]) -> list[_Chart]:
     """Return one chart per measure with the curves of all runs, given as (name, run)."""
     labels = words.run_labels(named) if len(named) <= MAX_COLOURED_RUNS else [run.method for _, run in named]
     styles = {label: style for style, label in enumerate(dict.fromkeys(labels))}
     runs = [run for _, run in named]
     measured = [
-        (measure, [svg.Line(name, styles[name], curve(run, measure)) for name, run in zip(labels, runs, strict=True)])
+        (measure, [svg.Line(name, styles[name], _curve(run, measure)) for name, run in zip(labels, runs, strict=True)])
         for measure in (TEST_ERROR, VALID_ERROR, TRAIN_LOSS, PRECISION)
     ]
-    return make_charts(measured, warmup_ends(runs))
+    return _make_charts(measured, _warmup_ends(runs))
 
 
 def class_noise_bars(audit: AuditResults) -> list[tuple[ClassNoise, Markup]]:
@@ -107,7 +107,7 @@ def class_noise_bars(audit: AuditResults) -> list[tuple[ClassNoise, Markup]]:
     return [(row, svg.bar(*row.noise_rate, longest)) for row in rows]
 
 
-def class_matrices(run: Run | None, audit: AuditResults | None) -> list[ClassMatrix]:
+def class_matrices(run: Run | None, audit: AuditResults | None) -> list[_ClassMatrix]:
     """Return the known matrices of given labels by classes: estimated, true and learned."""
     estimated, penalty = (audit.noise_matrix, audit.penalty) if audit else (None, None)
     if penalty is None and run and "chosen/penalty" in run.tables:
@@ -126,18 +126,18 @@ def class_matrices(run: Run | None, audit: AuditResults | None) -> list[ClassMat
     for key, title, note, columns, matrix in matrices:
         if matrix is not None:
             names = known if len(known) == len(matrix) else [f"class {k}" for k in range(len(matrix))]
-            drawn.append(class_matrix(key, title, note, columns, matrix, names))
+            drawn.append(_class_matrix(key, title, note, columns, matrix, names))
     return drawn
 
 
-def curve(run: Run, measure: Measure) -> list[tuple[float, float]]:
+def _curve(run: Run, measure: _Measure) -> list[tuple[float, float]]:
     """Return a measure by epoch, counted across rounds; epochs without a finite value are left out."""
     length = run.spec["epochs"]
     points = [((epoch.get("round", 1) - 1) * length + epoch["epoch"], epoch.get(measure.key)) for epoch in run.epochs]
     return [(x, measure.scale * y) for x, y in points if y is not None and math.isfinite(y)]
 
 
-def warmup_ends(runs: Sequence[Run]) -> list[float]:
+def _warmup_ends(runs: Sequence[Run]) -> list[float]:
     """Return the last epoch of each warm-up, if all runs that select samples agree on them."""
     ends = set()
     for run in runs:
@@ -145,11 +145,11 @@ def warmup_ends(runs: Sequence[Run]) -> list[float]:
             rounds = max(epoch.get("round", 1) for epoch in run.epochs)
             ends.add(tuple(run.spec["warmup"] + k * run.spec["epochs"] for k in range(rounds)))
     common = ends.pop() if len(ends) == 1 else ()
-    last = max((x for run in runs for x, _ in curve(run, TRAIN_LOSS)), default=0)
+    last = max((x for run in runs for x, _ in _curve(run, TRAIN_LOSS)), default=0)
     return [end for end in common if 0 < end < last]
 
 
-def make_charts(measured: Sequence[tuple[Measure, list[svg.Line]]], marks: Sequence[float]) -> list[Chart]:
+def _make_charts(measured: Sequence[tuple[_Measure, list[svg.Line]]], marks: Sequence[float]) -> list[_Chart]:
     """Return a line chart of each measure that has a line with points."""
     charts = []
     for measure, all_lines in measured:
@@ -158,11 +158,13 @@ def make_charts(measured: Sequence[tuple[Measure, list[svg.Line]]], marks: Seque
             last = "; ".join(f"{line.label} ends at {line.points[-1][1]:.4g}{unit}" for line in few)
             drawing = svg.line_chart(measure.key, title, f"{title} by epoch: {last}.", lines, unit, marks)
             legend = list({line.label: line for line in lines}.values())
-            charts.append(Chart(title, measure.note, legend, drawing, value_table(lines, unit) if few == lines else []))
+            charts.append(
+                _Chart(title, measure.note, legend, drawing, _value_table(lines, unit) if few == lines else [])
+            )
     return charts
 
 
-def value_table(lines: Sequence[svg.Line], unit: str) -> list[list[str]]:
+def _value_table(lines: Sequence[svg.Line], unit: str) -> list[list[str]]:
     """Return the values of the curves: a header and a row per epoch."""
     columns = [dict(line.points) for line in lines]
     epochs = sorted({x for column in columns for x in column})
@@ -170,15 +172,15 @@ def value_table(lines: Sequence[svg.Line], unit: str) -> list[list[str]]:
     return [header, *([f"{x:g}", *(f"{c[x]:.4g}" if x in c else "–" for c in columns)] for x in epochs)]
 
 
-def class_matrix(key: str, title: str, note: str, columns: str, matrix: Array, names: Sequence[str]) -> ClassMatrix:
+def _class_matrix(key: str, title: str, note: str, columns: str, matrix: Array, names: Sequence[str]) -> _ClassMatrix:
     """Return a matrix as shaded cells, or as a map and its largest entries for many classes."""
     if len(names) > MAX_NAMED_CLASSES:
         about = f"A map of {len(names)} by {len(names)} classes; its largest entries are listed next to it."
         largest = svg.largest_off_diagonal(matrix, MAX_LISTED_ENTRIES)
         entries = [(names[row], names[column], percent(value)) for row, column, value in largest]
-        return ClassMatrix(title, note, columns, [], svg.matrix_map(key, title, about, matrix), entries)
+        return _ClassMatrix(title, note, columns, [], svg.matrix_map(key, title, about, matrix), entries)
     rows = [
         (name, [(f"{100 * x:.0f}" if x >= 0.005 else "", round(10 * min(max(float(x), 0), 1))) for x in row])
         for name, row in zip(names, matrix, strict=True)
     ]
-    return ClassMatrix(title, note, columns, rows, Markup(), [])
+    return _ClassMatrix(title, note, columns, rows, Markup(), [])

@@ -56,16 +56,16 @@ def write_report(
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     separate = next((path for path in paths if is_separate_audit(path)), None)
     if separate is None:
-        text = run_page(read_runs(paths, gallery, audit))
+        text = run_page(_read_runs(paths, gallery, audit))
     elif len(paths) > 1:
         raise InputError(f"{separate} is an audit without a run; report it separately: labelsieve report {separate}")
     else:
-        text = audit_page(separate, gallery)
+        text = _audit_page(separate, gallery)
     write_atomically(target, text.encode(errors="backslashreplace"))
     return target
 
 
-def read_runs(paths: Sequence[Path], gallery: int, audit: Callable[[Path], object] | None = None) -> list[ReportedRun]:
+def _read_runs(paths: Sequence[Path], gallery: int, audit: Callable[[Path], object] | None = None) -> list[ReportedRun]:
     """Read runs and their audits; only the first audit includes samples."""
     for path in paths:
         if newest_training(path) is None:
@@ -89,7 +89,7 @@ def read_runs(paths: Sequence[Path], gallery: int, audit: Callable[[Path], objec
 def run_page(reported: Sequence[ReportedRun]) -> str:
     """Return the page about runs; its findings are those of the first run with an audit."""
     main = next((each for each in reported if each.audit), reported[0])
-    return render_page(
+    return _render_page(
         kind="Run",
         name=main.name,
         data=words.data_name(main.run.spec),
@@ -98,17 +98,17 @@ def run_page(reported: Sequence[ReportedRun]) -> str:
         steps=words.next_steps(main.name, main.run, main.audit),
         model_error=words.model_error(main.run, words.sample_noun(main.audit)),
         matrices=charts.class_matrices(main.run, main.audit),
-        settings=[(each.name, run_settings(each)) for each in reported],
-        **label_section(main.audit, "audit/labels.csv", words.training_warnings(main.run)),
-        **run_section(reported),
+        settings=[(each.name, _run_settings(each)) for each in reported],
+        **_label_section(main.audit, "audit/labels.csv", words.training_warnings(main.run)),
+        **_run_section(reported),
     )
 
 
-def audit_page(path: Path, gallery: int) -> str:
+def _audit_page(path: Path, gallery: int) -> str:
     """Return the page about an audit without a run."""
     name, audit = str(path), read_audit(path, gallery)
     assert audit is not None
-    return render_page(
+    return _render_page(
         kind="Audit",
         name=name,
         data=words.data_name(audit.made, name),
@@ -117,16 +117,16 @@ def audit_page(path: Path, gallery: int) -> str:
         steps=words.next_steps_of_audit(name, audit),
         model_error="",
         matrices=charts.class_matrices(None, audit),
-        settings=[(name, [(key, setting(value)) for key, value in audit.made.items() if value is not None])],
-        **label_section(audit, "labels.csv"),
-        **run_section([]),
+        settings=[(name, [(key, _setting(value)) for key, value in audit.made.items() if value is not None])],
+        **_label_section(audit, "labels.csv"),
+        **_run_section([]),
     )
 
 
-def render_page(**content: Any) -> str:
+def _render_page(**content: Any) -> str:
     """Render the template with its style and script inlined, and a policy that allows only these."""
     style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    policy = Markup(POLICY.format(style=content_hash(style), script=content_hash(script)))
+    policy = Markup(POLICY.format(style=_content_hash(style), script=_content_hash(script)))
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -139,12 +139,12 @@ def render_page(**content: Any) -> str:
     return template.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
 
-def content_hash(text: str) -> str:
+def _content_hash(text: str) -> str:
     """Return the hash by which a content security policy allows an inline style or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def label_section(audit: AuditResults | None, table: str, warnings: Sequence[str] = ()) -> dict[str, Any]:
+def _label_section(audit: AuditResults | None, table: str, warnings: Sequence[str] = ()) -> dict[str, Any]:
     """Return the template's values on labels and samples; `table` is the file that lists all samples."""
     suspects = audit.suspects if audit else []
     return {
@@ -155,17 +155,17 @@ def label_section(audit: AuditResults | None, table: str, warnings: Sequence[str
         "max_classes": charts.MAX_NAMED_CLASSES,
         "suspects": suspects,
         "further": [card for card in audit.gallery if not card.sample.is_issue] if audit else [],
-        "given": by_frequency(card.sample.given for card in suspects),
-        "suggested": by_frequency(card.sample.suggested for card in suspects),
+        "given": _by_frequency(card.sample.given for card in suspects),
+        "suggested": _by_frequency(card.sample.suggested for card in suspects),
     }
 
 
-def by_frequency(names: Iterable[str]) -> list[tuple[str, int]]:
+def _by_frequency(names: Iterable[str]) -> list[tuple[str, int]]:
     """Return each name with its count, most frequent first."""
     return sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))
 
 
-def run_section(reported: Sequence[ReportedRun]) -> dict[str, Any]:
+def _run_section(reported: Sequence[ReportedRun]) -> dict[str, Any]:
     """Return the template's values on the training of one or several runs."""
     several = len(reported) > 1
     named = [(each.name, each.run) for each in reported]
@@ -178,7 +178,7 @@ def run_section(reported: Sequence[ReportedRun]) -> dict[str, Any]:
         "lines": {line.label: line for chart in drawn for line in chart.lines}.values(),
         "by_method": method_table(comparison(groups)),
         "ranking": words.ranking(groups) if several and not differing else "",
-        "run_table": without_empty_columns(run_table(reported)),
+        "run_table": without_empty_columns(_run_table(reported)),
         "differing": differing,
     }
 
@@ -196,7 +196,7 @@ def without_empty_columns(table: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[row[k] for k in kept] for row in table]
 
 
-def run_table(reported: Sequence[ReportedRun]) -> list[list[str]]:
+def _run_table(reported: Sequence[ReportedRun]) -> list[list[str]]:
     """Return a header and a row per run."""
     table = [["run", "method", "state", "seed", "best error %", "last error %", "kept clean %", "labels look wrong"]]
     for each in reported:
@@ -217,15 +217,15 @@ def run_table(reported: Sequence[ReportedRun]) -> list[list[str]]:
     return table
 
 
-def run_settings(reported: ReportedRun) -> list[tuple[str, str]]:
+def _run_settings(reported: ReportedRun) -> list[tuple[str, str]]:
     """Return all settings and versions that are needed to repeat a run."""
     run = reported.run
     used = {f"{name} used": run.start[name] for name in START_SETTINGS if name in run.start}
     audit = {"audit": reported.audit.made} if reported.audit and reported.audit.made else {}
-    return [(name, setting(value)) for name, value in {**run.spec, **used, "versions": run.versions, **audit}.items()]
+    return [(name, _setting(value)) for name, value in {**run.spec, **used, "versions": run.versions, **audit}.items()]
 
 
-def setting(value: Any) -> str:
+def _setting(value: Any) -> str:
     """Format a setting, without folders of this machine."""
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False, sort_keys=True)

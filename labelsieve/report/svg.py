@@ -42,7 +42,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Frame:
+class _Frame:
     """Axis ranges of a chart; the first epoch is 1."""
 
     last_epoch: float
@@ -62,8 +62,8 @@ def line_chart(key: str, title: str, about: str, lines: Sequence[Line], unit: st
     """Draw curves by epoch; `key` is unique in the page, `about` for screen readers, `marks` the ends of warm-ups."""
     points = [point for line in lines for point in line.points]
     levels = ticks(min(y for _, y in points), max(y for _, y in points))
-    frame = Frame(max(2, *(x for x, _ in points)), levels[0], levels[-1])
-    parts = [*axes(frame, levels, unit), *warmup_marks(frame, marks)]
+    frame = _Frame(max(2, *(x for x, _ in points)), levels[0], levels[-1])
+    parts = [*_axes(frame, levels, unit), *_warmup_marks(frame, marks)]
     for line in lines:
         points_text = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in line.points)
         parts.append(f'<polyline class="line {line.classes}" points="{points_text}"/>')
@@ -71,10 +71,10 @@ def line_chart(key: str, title: str, about: str, lines: Sequence[Line], unit: st
             value = escape(f"{line.label}, epoch {x:g}: {y:.4g}{unit}")  # shown under the pointer
             dot = f'<circle class="dot {line.classes}" cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.5">'
             parts.append(f"{dot}<title>{value}</title></circle>")
-    return svg_element(key, title, about, WIDTH, HEIGHT, "chart", parts)
+    return _svg_element(key, title, about, WIDTH, HEIGHT, "chart", parts)
 
 
-def axes(frame: Frame, levels: Sequence[float], unit: str) -> list[str]:
+def _axes(frame: _Frame, levels: Sequence[float], unit: str) -> list[str]:
     """Draw grid lines with their values, and the epochs below."""
     parts = []
     for level in levels:
@@ -87,7 +87,7 @@ def axes(frame: Frame, levels: Sequence[float], unit: str) -> list[str]:
     return [*parts, f'<text class="middle" x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 5}">epoch</text>']
 
 
-def warmup_marks(frame: Frame, marks: Sequence[float]) -> list[str]:
+def _warmup_marks(frame: _Frame, marks: Sequence[float]) -> list[str]:
     """Draw a line after the last epoch of each warm-up, with a label at the first."""
     places = [frame.x(mark + 0.5) for mark in marks]
     parts = [f'<line class="mark" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>' for x in places]
@@ -97,7 +97,7 @@ def warmup_marks(frame: Frame, marks: Sequence[float]) -> list[str]:
     return parts
 
 
-def svg_element(key: str, title: str, about: str, width: int, height: int, kind: str, parts: Sequence[str]) -> Markup:
+def _svg_element(key: str, title: str, about: str, width: int, height: int, kind: str, parts: Sequence[str]) -> Markup:
     """Return an SVG element with a title and a description for screen readers."""
     return Markup(
         f'<svg class="{kind}" role="img" viewBox="0 0 {width} {height}" aria-labelledby="{key}-t {key}-d">'
@@ -136,7 +136,7 @@ def matrix_map(key: str, title: str, about: str, matrix: Array) -> Markup:
         shade = value / max(entries[0][2], 1e-12)
         if shade >= 0.02:
             parts.append(f'<rect class="cell" x="{column}" y="{row}" width="1" height="1" fill-opacity="{shade:.2f}"/>')
-    return svg_element(key, title, about, classes, classes, "map", parts)
+    return _svg_element(key, title, about, classes, classes, "map", parts)
 
 
 def largest_off_diagonal(matrix: Array, limit: int) -> list[tuple[int, int, float]]:

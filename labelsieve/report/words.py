@@ -47,7 +47,7 @@ def training_facts(run: Run) -> list[str | Markup]:
         Markup("{} on {} from {} (method {}, {} epochs{}).").format(
             "A model was trained" if run.end else "A training was started",
             size,
-            quoted(data_name(spec)),
+            _quoted(data_name(spec)),
             run.method,
             spec["epochs"],
             f", {'estimated ' if 'chosen' in start else ''}noise rate {100 * rate:g}%" if rate else "",
@@ -73,7 +73,7 @@ def audit_facts(audit: AuditResults) -> list[str | Markup]:
     size = f"{audit.samples:,} labels of {len(audit.classes)} classes"
     if not made.get("labels") or not made.get("pred_probs"):
         return [f"{size} were audited. This folder does not contain the run that they belong to."]
-    files = (quoted(PurePath(str(made[name])).name) for name in ("labels", "pred_probs"))
+    files = (_quoted(PurePath(str(made[name])).name) for name in ("labels", "pred_probs"))
     sentence = Markup("The {} in {} were compared with the predicted probabilities in {}. No model was trained.")
     not_shown = "The samples themselves are not shown; pass --text or --data to labelsieve audit to show them."
     return [sentence.format(size, *files), *([] if made.get("data") or made.get("text") else [not_shown])]
@@ -117,15 +117,15 @@ def confusions(audit: AuditResults, limit: int = 3) -> list[str | Markup]:
         if number < COMMON_CONFUSION * counts[given]:
             break
         if (true, given) not in sentences:
-            sentences[given, true] = confusion_sentence(audit, given, true)
+            sentences[given, true] = _confusion_sentence(audit, given, true)
     return list(sentences.values())
 
 
-def confusion_sentence(audit: AuditResults, given: int, true: int) -> Markup:
+def _confusion_sentence(audit: AuditResults, given: int, true: int) -> Markup:
     """Return a sentence on two classes; on both directions if the other one is nearly as common."""
     matrix = audit.noise_matrix
     assert matrix is not None
-    label, other = quoted(audit.classes[given]), quoted(audit.classes[true])
+    label, other = _quoted(audit.classes[given]), _quoted(audit.classes[true])
     samples, others = audit.per_class[given].samples, audit.per_class[true].samples
     share, back = matrix[given, true], matrix[true, given]
     if back < MUTUAL_CONFUSION * share:
@@ -175,8 +175,8 @@ def next_steps(name: str, run: Run, audit: AuditResults | None) -> list[Step]:
     if audit is not None and audit.issues:
         labels = f"{name}/review/reviewed.csv"
         retrain = retrain_command(name, run.command, run.spec, labels)
-        steps += review_steps(name, audit, labels)
-        steps.append(("Train again on the reviewed labels:", [hide_folders_of(word, run, name) for word in retrain]))
+        steps += _review_steps(name, audit, labels)
+        steps.append(("Train again on the reviewed labels:", [_hide_folders_of(word, run, name) for word in retrain]))
     if run.end:
         steps.append(("Use the model:", ["labelsieve", "predict", name, "NEW_DATA", "--out", "predictions.csv"]))
     return steps
@@ -187,14 +187,14 @@ def next_steps_of_audit(name: str, audit: AuditResults) -> list[Step]:
     if not audit.issues:
         return []
     labels = f"{name}/review/reviewed.csv"
-    steps = review_steps(name, audit, labels)
+    steps = _review_steps(name, audit, labels)
     if data := str(audit.made.get("data") or ""):
         where = "DATA" if PurePath(data).is_absolute() else data
         steps.append(("Train a model on the reviewed labels:", ["labelsieve", "train", where, "--labels", labels]))
     return steps
 
 
-def review_steps(name: str, audit: AuditResults, labels: str) -> list[Step]:
+def _review_steps(name: str, audit: AuditResults, labels: str) -> list[Step]:
     """Return the steps that review the suspects, if some are left, and export the labels."""
     review: Step = ("Review the suspects and choose the correct labels:", ["labelsieve", "review", name])
     export: Step = ("Export the reviewed labels:", ["labelsieve", "review", name, "--export", labels])
@@ -207,12 +207,12 @@ def with_interval(share: Interval) -> str:
     return f"{percent(share.estimate)} ({low} to {high}%)"
 
 
-def quoted(name: str) -> Markup:
+def _quoted(name: str) -> Markup:
     """Quote a name that people chose and isolate its writing direction."""
     return Markup("“<bdi>{}</bdi>”").format(name)
 
 
-def hide_folders_of(word: str, run: Run, name: str) -> str:
+def _hide_folders_of(word: str, run: Run, name: str) -> str:
     """Shorten an absolute path in a command, except those inside the run's folder."""
     if not PurePath(word).is_absolute() or word.startswith(name):
         return word

@@ -64,7 +64,7 @@ class DecisionLog:
         """Append the decision that `decide` returns for all previous decisions; other writers wait meanwhile."""
         with self._lock, self._locked_file(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
             decision = decide(self._read_new(handle))
-            append_line(handle, decision.line())
+            _append_line(handle, decision.line())
             if self._bytes_read == 0:  # the file is new, and its folder may be new
                 sync_folder(self.path.parent)
                 sync_folder(self.path.parent.parent)
@@ -86,7 +86,7 @@ class DecisionLog:
             try:
                 fcntl.flock(handle, lock)
                 if flags & os.O_APPEND:
-                    repair_last_line(handle)
+                    _repair_last_line(handle)
                 yield handle
             finally:
                 os.close(handle)
@@ -104,7 +104,7 @@ class DecisionLog:
         decisions = list(self._decisions)
         for line in complete:
             try:
-                decisions.append(parse_decision(line))
+                decisions.append(_parse_decision(line))
             except ValueError as error:
                 place = f"{self.path}:{len(decisions) + 1}"
                 raise InputError(f"{place} is not a decision ({error}); correct or remove the line") from error
@@ -157,7 +157,7 @@ def changed_labels(decisions: Mapping[int, Decision], given: Mapping[int, str]) 
     return {index: label for index, label in labels.items() if label != given[index]}
 
 
-def parse_decision(line: bytes) -> Decision:
+def _parse_decision(line: bytes) -> Decision:
     """Parse one line of decisions.jsonl; raise ValueError if it is not a decision."""
     fields = json.loads(line)
     if not isinstance(fields, dict) or not all(name in fields for name in Decision.__annotations__):
@@ -172,7 +172,7 @@ def parse_decision(line: bytes) -> Decision:
     return decision
 
 
-def repair_last_line(handle: int) -> None:
+def _repair_last_line(handle: int) -> None:
     """Complete the last line if only its newline is missing, otherwise remove it: it was never reported as saved."""
     size = os.fstat(handle).st_size
     if size == 0 or os.pread(handle, 1, size - 1) == b"\n":
@@ -180,7 +180,7 @@ def repair_last_line(handle: int) -> None:
     content = os.pread(handle, size, 0)
     end = content.rfind(b"\n") + 1
     try:
-        parse_decision(content[end:])
+        _parse_decision(content[end:])
     except ValueError:
         os.ftruncate(handle, end)
     else:
@@ -188,7 +188,7 @@ def repair_last_line(handle: int) -> None:
     os.fsync(handle)
 
 
-def append_line(handle: int, line: bytes) -> None:
+def _append_line(handle: int, line: bytes) -> None:
     """Append a line and flush it to the disk; remove what was written of it if that fails."""
     size = os.fstat(handle).st_size
     try:

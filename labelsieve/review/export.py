@@ -42,7 +42,7 @@ def export_labels(run: Path, out: Path) -> str:
     samples = read_samples(run) or {}
     earlier = set(samples["decided"].nonzero()[0].tolist()) - decisions.keys() if "decided" in samples else set()
     decided = (decisions.keys() - unsure) | earlier
-    write_atomically(out, label_file(labels, decided))
+    write_atomically(out, _label_file(labels, decided))
     before = f" ({len(earlier):,} before this run)" if earlier else ""
     not_sure = f", {len(unsure):,} unsure" if unsure else ""
     counts = f"{len(given):,} labels, {len(changed):,} changed; {len(decided):,} decided{before}{not_sure}"
@@ -61,17 +61,17 @@ def retrain_command(name: str, command: str, spec: Mapping[str, Any], labels: st
             next(words, None)  # its value
         elif word not in DROPPED_FLAGS:
             kept.append(word)
-    return [*kept, "--labels", labels, "--out", new_folder(name)]
+    return [*kept, "--labels", labels, "--out", _new_folder(name)]
 
 
-def new_folder(name: str) -> str:
+def _new_folder(name: str) -> str:
     """Return an unused folder name next to a run: run-reviewed, run-reviewed-2, ..."""
     first = re.sub(r"-reviewed(-\d+)?$", "", name.rstrip("/")) + "-reviewed"
     names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     return next(each for each in names if each != name.rstrip("/") and not Path(each).exists())
 
 
-def label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int]) -> bytes:
+def _label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int]) -> bytes:
     """Return a .csv file with the columns index, name, label, decided; without names that only repeat the index."""
     names = [name for name, _ in labels.values()]
     named = len(set(names)) == len(names) and any(name != str(index) for index, name in zip(labels, names, strict=True))

@@ -37,7 +37,7 @@ MAX_BODY = 64 * 1024  # bytes
 MAX_DISCARDED = 2**20  # bytes of a refused body that are read and discarded
 
 
-class Reply(NamedTuple):
+class _Reply(NamedTuple):
     """Content, content type and status of an HTTP answer."""
 
     content: bytes
@@ -54,7 +54,7 @@ class ReviewServer(ThreadingHTTPServer):
         if port is not None and not 1024 <= port <= 65535:
             raise InputError(f"--port must be between 1024 and 65535, got {port}; omit it to use a free port")
         try:
-            super().__init__(("127.0.0.1", port or 0), RequestHandler)
+            super().__init__(("127.0.0.1", port or 0), _RequestHandler)
         except OSError as error:
             raise InputError(f"cannot use port {port}: {error.strerror}; omit --port to use a free port") from error
         self.state, self.token = state, token
@@ -70,7 +70,7 @@ class ReviewServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class RequestHandler(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     """Handler of one connection."""
 
     server: ReviewServer
@@ -83,53 +83,53 @@ class RequestHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def _answer(self, route: Callable[[str, dict[str, list[str]]], Reply]) -> None:
+    def _answer(self, route: Callable[[str, dict[str, list[str]]], _Reply]) -> None:
         try:
             target = urlsplit(self.path)
             query = parse_qs(target.query)
-            check_host_and_token(self.headers, query, self.server.server_port, self.server.token)
+            _check_host_and_token(self.headers, query, self.server.server_port, self.server.token)
             reply = route(target.path, query)
         except RequestError as error:
-            reply = json_reply({"error": str(error), **error.fields}, error.status)
+            reply = _json_reply({"error": str(error), **error.fields}, error.status)
         except LabelsieveError as error:
-            reply = json_reply({"error": str(error)}, 507 if isinstance(error, ResourceError) else 500)
+            reply = _json_reply({"error": str(error)}, 507 if isinstance(error, ResourceError) else 500)
         except ValueError:
-            reply = json_reply({"error": "invalid address"}, 400)
+            reply = _json_reply({"error": "invalid address"}, 400)
         self.close_connection = self.close_connection or reply.status >= 400
         self._send(reply)
         if reply.status >= 400:
             self._discard_body()
 
-    def _get(self, path: str, query: dict[str, list[str]]) -> Reply:
+    def _get(self, path: str, query: dict[str, list[str]]) -> _Reply:
         if path in PAGE_FILES:
             name, content_type = PAGE_FILES[path]
             content = (PAGE_FOLDER / name).read_bytes()
-            return Reply(content.replace(b"{{token}}", self.server.token.encode()), content_type)
+            return _Reply(content.replace(b"{{token}}", self.server.token.encode()), content_type)
         if path == "/samples":
-            return json_reply(self.server.state.initial())
+            return _json_reply(self.server.state.initial())
         if path == "/changes":
             since = query.get("since", ["0"])[0]
             if not re.fullmatch("[0-9]{1,12}", since):
                 raise RequestError(400, "since must be a non-negative integer")
-            return json_reply(self.server.state.changes(int(since)))
+            return _json_reply(self.server.state.changes(int(since)))
         if thumbnail := re.fullmatch(r"/thumbs/([0-9]{1,12})", path):
             image = self.server.state.image_path(int(thumbnail[1]))
             try:
-                return Reply(image.read_bytes(), IMAGE_TYPES[image.suffix])
+                return _Reply(image.read_bytes(), IMAGE_TYPES[image.suffix])
             except OSError:
                 raise RequestError(404, "the image file is missing") from None
         raise RequestError(404, "nothing at this address")
 
-    def _post(self, path: str, query: dict[str, list[str]]) -> Reply:
+    def _post(self, path: str, query: dict[str, list[str]]) -> _Reply:
         if self.headers.get_all("Origin") != [f"http://{self.headers['Host']}"]:
             raise RequestError(403, "requests from other pages are refused")
         if self.headers.get_content_type() != "application/json":
             raise RequestError(415, "the content type must be application/json")
         request = self._read_body()
         if path == "/decide":
-            return json_reply(self.server.state.decide(request))
+            return _json_reply(self.server.state.decide(request))
         if path == "/export":
-            return json_reply(self.server.state.export())
+            return _json_reply(self.server.state.export())
         raise RequestError(404, "nothing at this address")
 
     def _read_body(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.connection.settimeout(1)
         self.rfile.read(min(self._content_length() or 0, MAX_DISCARDED))
 
-    def _send(self, reply: Reply) -> None:
+    def _send(self, reply: _Reply) -> None:
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.content_type)
         self.send_header("Content-Length", str(len(reply.content)))
@@ -181,7 +181,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         """Log nothing: addresses contain the token."""
 
 
-def check_host_and_token(headers: Message, query: Mapping[str, Sequence[str]], port: int, token: str) -> None:
+def _check_host_and_token(headers: Message, query: Mapping[str, Sequence[str]], port: int, token: str) -> None:
     """Refuse other host names (DNS rebinding) and missing or wrong tokens."""
     if headers.get_all("Host") not in ([f"127.0.0.1:{port}"], [f"localhost:{port}"]):
         raise RequestError(403, "wrong host name; open the address that labelsieve review printed")
@@ -190,6 +190,6 @@ def check_host_and_token(headers: Message, query: Mapping[str, Sequence[str]], p
         raise RequestError(403, "missing or wrong token; open the address that labelsieve review printed")
 
 
-def json_reply(value: dict[str, Any], status: int = 200) -> Reply:
+def _json_reply(value: dict[str, Any], status: int = 200) -> _Reply:
     """Return a value as JSON."""
-    return Reply(json.dumps(value).encode(), "application/json", status)
+    return _Reply(json.dumps(value).encode(), "application/json", status)

@@ -30,7 +30,7 @@ class RequestError(Exception):
         self.status, self.fields = status, fields
 
 
-class ReviewCounts(NamedTuple):
+class _ReviewCounts(NamedTuple):
     """Number of samples by decision."""
 
     decided: int
@@ -69,12 +69,12 @@ class ReviewState:
 
     def changes(self, since: int) -> dict[str, Any]:
         """Return what changed after the first `since` lines of the log, from any tab or process."""
-        return changes_since(self.log.decisions(), since)
+        return _changes_since(self.log.decisions(), since)
 
     def decide(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Save a decision, unless the sample changed: `over` is the line in effect that the page knows of."""
         sample = self._sample(request.get("index"))
-        label = new_label(request, sample, self.classes)
+        label = _new_label(request, sample, self.classes)
         tab, since = request.get("tab"), request.get("since")
         if not isinstance(tab, str) or len(tab) > MAX_TAB_LENGTH or type(since) is not int or since < 0:
             raise RequestError(400, "tab must be a short string, since a number of lines")
@@ -82,13 +82,13 @@ class ReviewState:
         def decision(so_far: Sequence[Decision]) -> Decision:
             line = effective_lines(so_far).get(sample.index)
             if line != request.get("over"):
-                raise RequestError(409, "this sample was changed in another tab", **changes_since(so_far, since))
+                raise RequestError(409, "this sample was changed in another tab", **_changes_since(so_far, since))
             if request["decision"] == "undo" and line is None:
-                raise RequestError(409, "there is no decision to undo", **changes_since(so_far, since))
+                raise RequestError(409, "there is no decision to undo", **_changes_since(so_far, since))
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             return Decision(sample.index, sample.id, request["decision"], label, now, tab)
 
-        return changes_since(self.log.append(decision), since)
+        return _changes_since(self.log.append(decision), since)
 
     def export(self) -> dict[str, Any]:
         """Write reviewed.csv next to the decisions."""
@@ -97,12 +97,12 @@ class ReviewState:
                 raise RequestError(409, "nothing was exported: there are no decisions yet")
             return {"message": export_labels(self.run, self.log.path.with_name("reviewed.csv"))}
 
-    def counts(self) -> ReviewCounts:
+    def counts(self) -> _ReviewCounts:
         """Count the decisions so far and the suspects that are left."""
         decisions = effective_decisions(self.log.decisions())
         changed = changed_labels(self._decisions(), {i: sample.given for i, sample in self.samples.items()})
         unsure = sum(decision.decision == "unsure" for decision in decisions.values())
-        return ReviewCounts(len(decisions) - unsure, unsure, len(changed), len(self.suspects - decisions.keys()))
+        return _ReviewCounts(len(decisions) - unsure, unsure, len(changed), len(self.suspects - decisions.keys()))
 
     def image_path(self, index: int) -> Path:
         """Return the path of a sample's image."""
@@ -122,7 +122,7 @@ class ReviewState:
         return {index: decision for index, decision in decisions.items() if index in self.samples}
 
 
-def new_label(request: Mapping[str, Any], sample: Suspect, classes: Sequence[str]) -> str | None:
+def _new_label(request: Mapping[str, Any], sample: Suspect, classes: Sequence[str]) -> str | None:
     """Return the label that a decision assigns, or None if it assigns none."""
     if request.get("decision") not in DECISIONS:
         raise RequestError(400, f"decision must be one of {', '.join(DECISIONS)}")
@@ -135,7 +135,7 @@ def new_label(request: Mapping[str, Any], sample: Suspect, classes: Sequence[str
     return None
 
 
-def changes_since(decisions: Sequence[Decision], since: int) -> dict[str, Any]:
+def _changes_since(decisions: Sequence[Decision], since: int) -> dict[str, Any]:
     """Return the decision in effect, or None, for each sample that a line after the first `since` lines is about."""
     changed: dict[int, dict[str, Any] | None] = {decision.index: None for decision in decisions[since:]}
     for index, line in effective_lines(decisions).items():

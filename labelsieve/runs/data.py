@@ -2,7 +2,7 @@
 
 `Shelf` loads every dataset once and puts its images on a device once; commands create one and pass it on. `gather`
 builds the training, held-out and test sets of an experiment from it. Two fingerprints identify the data of a run:
-`contents_fingerprint` of the decoded samples and labels, and `source_fingerprint_of` of the files, which is available
+`_contents_fingerprint` of the decoded samples and labels, and `source_fingerprint_of` of the files, which is available
 before anything is decoded.
 """
 
@@ -102,7 +102,7 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
         places, drawn = stratified(sets.train.labels, experiment.test, experiment.seed)
     train = _with_noise(experiment, train)
     corrected = None if experiment.corrected is None else labels_of(experiment.corrected, sets.train).labels
-    fingerprint = contents_fingerprint(train, test, valid, decided=decided, corrected=corrected)
+    fingerprint = _contents_fingerprint(train, test, valid, decided=decided, corrected=corrected)
     held = None
     if experiment.valid or valid is None:
         kept, held = held_out(len(train), experiment.valid, experiment.seed, experiment.fold)
@@ -122,13 +122,13 @@ def _relabelled(experiment: Experiment, sets: Sets, known: LabelOverlay | None) 
     if known is None or len(known.labels) != len(sets.train):
         known = labels_of(experiment.labels, sets.train)
     train = sets.train.relabelled(known.labels)
-    if not true_labels_known(experiment):
+    if not _true_labels_known(experiment):
         train = replace(train, clean=None)
     reviewed = known.decided is not None and known.decided.any() and not experiment.noise  # added noise voids decisions
     return sets._replace(train=train), known.decided if reviewed else None
 
 
-def true_labels_known(experiment: Experiment) -> bool:
+def _true_labels_known(experiment: Experiment) -> bool:
     """Return whether the original labels of the data count as correct, as those of published datasets do."""
     published = experiment.data in DATASETS or experiment.data in PUBLISHED or is_cifar(Path(experiment.data))
     return published or ":" in str(experiment.labels)
@@ -210,7 +210,7 @@ def held_out(samples: int, share: float, seed: int, fold: int = 0) -> tuple[Tens
     return torch.cat([order[:first], order[end:]]).sort().values, order[first:end].sort().values
 
 
-def contents_fingerprint(
+def _contents_fingerprint(
     *sets: Trainable | None, decided: Tensor | None = None, corrected: Tensor | None = None
 ) -> str:
     """Return a digest of samples and labels, reviewer decisions and corrected labels."""

@@ -299,7 +299,7 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
         classes = prepared.train.num_classes
         tables["noise"] = noise.transition_counts(prepared.train.clean, prepared.train.labels, classes)
     folder.write("tables.safetensors", serialize_tensors(tables))
-    folder.write("samples.safetensors", serialize_tensors(sample_statistics(prepared, result)))
+    folder.write("samples.safetensors", serialize_tensors(_sample_statistics(prepared, result)))
     about = {
         "model": prepared.model,
         "shape": list(prepared.shape),
@@ -313,7 +313,7 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
     folder.finish()
 
 
-def sample_statistics(prepared: Prepared, result: Result) -> dict[str, Tensor]:
+def _sample_statistics(prepared: Prepared, result: Result) -> dict[str, Tensor]:
     """Return the statistics of every sample of the data's training set, in its order.
 
     Predictions of the delivered networks (see `sample_predictions`), `split` (trained on, held out or tested),

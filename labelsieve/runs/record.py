@@ -22,7 +22,7 @@ def errors(rows: Sequence[Row]) -> dict[str, float]:
     return {"best": min(every), "last": every[-1], "last_ten": sum(every[-10:]) / len(every[-10:])}
 
 
-def damaged(file: Path, reason: str) -> InputError:
+def _damaged(file: Path, reason: str) -> InputError:
     """Return the error for a damaged file in a run folder."""
     fix = f"restore it from version control, or delete the folder {file.parent} and run the command again"
     return InputError(f"{file} is damaged: {reason}; {fix}")
@@ -34,9 +34,9 @@ def read_head(path: Path) -> dict[str, Any]:
     head = _json_object(file, _content(file), "the file")
     spec = head.get("experiment")
     if not isinstance(spec, dict):
-        raise damaged(file, "it has no experiment")
+        raise _damaged(file, "it has no experiment")
     if missing := [name for name in REQUIRED if name not in spec]:
-        raise damaged(file, f"its experiment has no {', '.join(missing)}")
+        raise _damaged(file, f"its experiment has no {', '.join(missing)}")
     return head
 
 
@@ -47,7 +47,7 @@ def read_rows(path: Path) -> list[Row]:
     rows = [_json_object(file, line, f"line {number}") for number, line in enumerate(lines, 1)]
     for number, row in enumerate(rows, 1):
         if "event" not in row:
-            raise damaged(file, f"line {number} has no event")
+            raise _damaged(file, f"line {number} has no event")
     return rows
 
 
@@ -58,7 +58,7 @@ def refuse_incomplete(path: Path, spec: dict[str, Any], rows: Sequence[Row]) -> 
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"a value cannot be used ({type(error).__name__}: {error})"
     if reason:
-        raise damaged(path / "record.jsonl", reason)
+        raise _damaged(path / "record.jsonl", reason)
 
 
 def fault(spec: dict[str, Any], rows: Sequence[Row]) -> str:
@@ -106,9 +106,9 @@ def _json_object(file: Path, text: bytes, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise damaged(file, f"{where} is not JSON") from error
+        raise _damaged(file, f"{where} is not JSON") from error
     if not isinstance(found, dict):
-        raise damaged(file, f"{where} is not a JSON object")
+        raise _damaged(file, f"{where} is not a JSON object")
     return found
 
 
@@ -116,6 +116,6 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError:
-        raise damaged(file, "it does not exist") from None
+        raise _damaged(file, "it does not exist") from None
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error

@@ -185,13 +185,13 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def as_text(document: Document) -> str:
+def _as_text(document: Document) -> str:
     below = [*document.notes, *document.remarks]
-    titled = [[*([block.title] if block.title else []), *aligned(block.rows)] for block in document.blocks]
+    titled = [[*([block.title] if block.title else []), *_aligned(block.rows)] for block in document.blocks]
     return "\n\n".join("\n".join(part) for part in ([document.title], *titled, below) if part) + "\n"
 
 
-def aligned(rows: Rows) -> list[str]:
+def _aligned(rows: Rows) -> list[str]:
     """Return lines with aligned columns and a rule below the header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     header, *body = [
@@ -200,7 +200,7 @@ def aligned(rows: Rows) -> list[str]:
     return [header, "  ".join("-" * width for width in widths), *body]
 
 
-def as_markdown(document: Document) -> str:
+def _as_markdown(document: Document) -> str:
     parts = [f"**{document.title}**"]
     for block in document.blocks:
         parts += [block.title] if block.title else []
@@ -210,23 +210,23 @@ def as_markdown(document: Document) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def as_latex(document: Document) -> str:
+def _as_latex(document: Document) -> str:
     """Return LaTeX for \\input; it needs the package booktabs."""
     lines = [r"% needs \usepackage{booktabs}", *(f"% {remark}" for remark in document.remarks)]
     for number, block in enumerate(document.blocks):
         title = document.title + (f": {block.title}" if block.title else "")
         last = number == len(document.blocks) - 1
-        lines += latex_table(block.rows, title, document.notes if last else ())
+        lines += _latex_table(block.rows, title, document.notes if last else ())
     return "\n".join(lines) + "\n"
 
 
-def latex_table(rows: Rows, title: str, notes: Sequence[str]) -> list[str]:
-    header, *body = [" & ".join(map(latex_cell, row)) + r" \\" for row in rows]
-    below = [rf"\par\smallskip {latex_cell(note)}." for note in notes]
+def _latex_table(rows: Rows, title: str, notes: Sequence[str]) -> list[str]:
+    header, *body = [" & ".join(map(_latex_cell, row)) + r" \\" for row in rows]
+    below = [rf"\par\smallskip {_latex_cell(note)}." for note in notes]
     return [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{latex_cell(title)}}}",
+        rf"\caption{{{_latex_cell(title)}}}",
         r"\scriptsize",
         r"\setlength{\tabcolsep}{3pt}",
         rf"\begin{{tabular}}{{{'l' * len(rows[0])}}}",
@@ -241,17 +241,17 @@ def latex_table(rows: Rows, title: str, notes: Sequence[str]) -> list[str]:
     ]
 
 
-def latex_cell(words: str) -> str:
+def _latex_cell(words: str) -> str:
     """Escape special characters and set signed numbers in math mode."""
     escaped = "".join(LATEX_ESCAPES.get(character, character) for character in words)
     return re.sub(r"(?<![\w.])([+-]\d+(?:\.\d+)?)", r"$\1$", escaped)
 
 
-def as_csv(document: Document) -> str:
+def _as_csv(document: Document) -> str:
     """Return the first table alone, for other programs."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(document.blocks[0].rows)
     return file.getvalue()
 
 
-FORMATS = {"text": as_text, "markdown": as_markdown, "latex": as_latex, "csv": as_csv}
+FORMATS = {"text": _as_text, "markdown": _as_markdown, "latex": _as_latex, "csv": _as_csv}

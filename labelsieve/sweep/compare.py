@@ -94,7 +94,7 @@ def compare(
     check_output(form, save)
     refuse_no_folder(out)
     choices = list(dict.fromkeys(map(parse_method, methods)))
-    base = None if against is None else find_choice(choices, against)
+    base = None if against is None else _find_choice(choices, against)
     first = experiment_for(data, noise_rate=noise_rate, **settings)
     shelf = Shelf()
     train, test, _ = shelf.load(data, reading_of(first))
@@ -102,17 +102,19 @@ def compare(
         raise InputError(f"{data} has no test set to compare methods on: draw one with --test 0.2")
     if noise is not None:
         transition(noise, train.num_classes, rate)  # raises for wrong noise before anything runs
-    runs = plan_runs(train, choices, seeds, data, noise=noise, rate=rate, noise_rate=noise_rate, **settings)
+    runs = _plan_runs(train, choices, seeds, data, noise=noise, rate=rate, noise_rate=noise_rate, **settings)
     about = f"{100 * rate:g}% {noise} noise" if noise else "original labels"
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     messages = sys.stdout if form == "text" or save else sys.stderr  # standard output is for the table alone
-    print(f"{count}: {', '.join(methods)}; {about}; {describe_seeds(seeds)}", file=messages, flush=True)
+    print(f"{count}: {', '.join(methods)}; {about}; {_describe_seeds(seeds)}", file=messages, flush=True)
     failed = run_all(list(runs), out, at_once, on, shelf)
-    if groups := grouped({run: choice for run, choice in runs.items() if run not in failed}, out):
-        title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {describe_seeds(seeds)}"
-        output(table_document(groups, title, base, form), form, save)
-        write_atomically(out / "table.md", render(table_document(groups, title, base, "markdown"), "markdown").encode())
-        write_picture(groups, list(train.classes), title, out / f"{noise or 'given'}-{rate:g}.png", messages)
+    if groups := _grouped({run: choice for run, choice in runs.items() if run not in failed}, out):
+        title = f"{TITLES.get(data, Path(data).stem)}, {len(train):,} images, {about}, {_describe_seeds(seeds)}"
+        output(_table_document(groups, title, base, form), form, save)
+        write_atomically(
+            out / "table.md", render(_table_document(groups, title, base, "markdown"), "markdown").encode()
+        )
+        _write_picture(groups, list(train.classes), title, out / f"{noise or 'given'}-{rate:g}.png", messages)
     if failed:
         raise LabelsieveError(f"{len(failed)} of {len(runs)} runs failed; the reasons are printed above")
 
@@ -136,14 +138,14 @@ def parse_method(words: str) -> MethodChoice:
     return MethodChoice(method, criteria[0] if criteria else None, parse_options(word for word in rest if "=" in word))
 
 
-def find_choice(choices: list[MethodChoice], against: str) -> str:
+def _find_choice(choices: list[MethodChoice], against: str) -> str:
     """Return the name in tables of the method that `against` means."""
     if parse_method(against) not in choices:
         raise InputError(f"--against {against} is not one of the methods; {nearest(against, map(str, choices))}")
     return str(parse_method(against))
 
 
-def plan_runs(
+def _plan_runs(
     train: Trainable, choices: list[MethodChoice], seeds: range, data: str, **settings: Any
 ) -> dict[Experiment, MethodChoice]:
     """Return an experiment for every seed and method; raise an error for unknown or unsuitable methods."""
@@ -160,7 +162,7 @@ def plan_runs(
     return runs
 
 
-def grouped(runs: dict[Experiment, MethodChoice], out: Path) -> dict[str, list[Run]]:
+def _grouped(runs: dict[Experiment, MethodChoice], out: Path) -> dict[str, list[Run]]:
     """Read finished runs, by the name of their method in tables."""
     groups: dict[str, list[Run]] = {}
     for run, choice in runs.items():
@@ -168,14 +170,14 @@ def grouped(runs: dict[Experiment, MethodChoice], out: Path) -> dict[str, list[R
     return groups
 
 
-def table_document(groups: dict[str, list[Run]], title: str, against: str | None, form: str) -> Document:
+def _table_document(groups: dict[str, list[Run]], title: str, against: str | None, form: str) -> Document:
     """Return the table with the differences seed by seed; for CSV a row per run."""
     if form == "csv":
         return Document("", [Block("", run_by_run(groups, against or next(iter(groups))))], ())
     return Document(title, [Block("", comparison(groups))], paired_differences(groups, against=against))
 
 
-def describe_seeds(seeds: range) -> str:
+def _describe_seeds(seeds: range) -> str:
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     return f"{len(seeds)} seeds" if seeds.start == 0 else f"seeds {seeds[0]} to {seeds[-1]}"
@@ -184,7 +186,7 @@ def describe_seeds(seeds: range) -> str:
 # ---- the picture
 
 
-def write_picture(groups: dict[str, list[Run]], classes: list[str], title: str, file: Path, messages: TextIO) -> None:
+def _write_picture(groups: dict[str, list[Run]], classes: list[str], title: str, file: Path, messages: TextIO) -> None:
     """Draw the picture if matplotlib is installed."""
     if find_spec("matplotlib") is None:
         print("no picture: matplotlib is missing; run pip install 'labelsieve[plots]'", file=messages)

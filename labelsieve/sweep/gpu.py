@@ -57,7 +57,7 @@ def side_by_side(
         shelf: Datasets that are already decoded.
     """
     shelf = shelf or Shelf()
-    fit = largest_fit(experiments, shelf)
+    fit = _largest_fit(experiments, shelf)
     workers = min(at_once or MOST_RUNS, fit.count, len(experiments))
     say(f"{workers} runs at a time; {fit}")
     with StopFlag() as stop, ThreadPoolExecutor(workers) as pool:
@@ -83,17 +83,17 @@ def side_by_side(
     return {futures[future]: reason for future in futures if (reason := future.result()) is not None}
 
 
-def largest_fit(experiments: Sequence[Experiment], shelf: Shelf) -> Fit:
+def _largest_fit(experiments: Sequence[Experiment], shelf: Shelf) -> Fit:
     """Measure every kind of experiment and return the fit of the largest; those that fail here fail again later."""
     kinds = {(e.method, e.criterion, e.options, e.model, e.batch, e.data): e for e in experiments}
     found = []
     for experiment in kinds.values():
         with suppress(Exception):
-            found.append(measure_fit(prepare(experiment, shelf)))
+            found.append(_measure_fit(prepare(experiment, shelf)))
     return max(found, key=lambda fit: fit.bytes_per_run, default=Fit(1, 1))
 
 
-def measure_fit(prepared: Prepared) -> Fit:
+def _measure_fit(prepared: Prepared) -> Fit:
     """Measure the memory of one step and one batch of predictions; a run needs it for eager and for recorded steps."""
     device = prepared.train.labels.device
     before = torch.cuda.memory_allocated(device)

@@ -58,9 +58,9 @@ def on_ray(
         return {}
     needs = {experiment: resources(experiment, at_once) for experiment in experiments}
     folder = dict(zip(experiments, folders, strict=True))
-    with cluster(address) as ray, StopFlag() as stop, explained_import_errors():
-        machines = machines_of(ray)
-        say(described := describe(machines))
+    with _cluster(address) as ray, StopFlag() as stop, _explained_import_errors():
+        machines = _machines_of(ray)
+        say(described := _describe(machines))
         failed = {e: reason for e in experiments if (reason := too_large(needs[e], machines)) is not None}
         task = ray.remote(max_retries=RETRIES)(run_remotely)
         context = (str(Path.cwd()), versions())
@@ -70,13 +70,13 @@ def on_ray(
                 stop.check("with all finished runs saved")
                 for ready in ray.wait(list(tasks), timeout=POLL)[0]:
                     experiment = tasks.pop(ready)
-                    if (reason := collect(ray, ready, experiment, folder[experiment])) is not None:
+                    if (reason := _collect(ray, ready, experiment, folder[experiment])) is not None:
                         failed[experiment] = reason
-                if (now := describe(machines_of(ray))) != described:
+                if (now := _describe(_machines_of(ray))) != described:
                     say(described := now)
                 report()
         finally:
-            cancel(ray, list(tasks))
+            _cancel(ray, list(tasks))
     return failed
 
 
@@ -102,12 +102,12 @@ def too_large(needs: dict[str, float], machines: Sequence[dict[str, float]]) -> 
     return f"no machine of the cluster has {cpus:g} CPUs{' and a GPU' if gpus else ''}"
 
 
-def machines_of(ray: Any) -> list[dict[str, float]]:
+def _machines_of(ray: Any) -> list[dict[str, float]]:
     """Return the resources of each machine of the cluster."""
     return [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
 
 
-def describe(machines: Sequence[dict[str, float]]) -> str:
+def _describe(machines: Sequence[dict[str, float]]) -> str:
     """Format the resources of the cluster in a line."""
     cpus, gpus = (sum(machine.get(kind, 0) for machine in machines) for kind in ("CPU", "GPU"))
     return f"on Ray: {cpus:g} CPUs and {gpus:g} GPUs, machines: {len(machines)}"
@@ -139,12 +139,10 @@ def check_versions(wanted: dict[str, str], found: dict[str, str]) -> None:
     for name in ("labelsieve", "torch"):
         want, have = (each[name].partition("+")[0] for each in (wanted, found))
         if want != have:
-            raise InputError(
-                f"a worker has {name} {have}, this machine {want}; install the same on all machines"
-            )
+            raise InputError(f"a worker has {name} {have}, this machine {want}; install the same on all machines")
 
 
-def collect(ray: Any, ready: Any, experiment: Experiment, folder: Path) -> str | None:
+def _collect(ray: Any, ready: Any, experiment: Experiment, folder: Path) -> str | None:
     """Save the files of a finished task in the run folder; return the reason if it failed."""
     try:
         result: Files | str = ray.get(ready)
@@ -173,7 +171,7 @@ def save_run(files: Files, experiment: Experiment, path: Path) -> None:
         folder.finish()
 
 
-def cancel(ray: Any, tasks: list[Any]) -> None:
+def _cancel(ray: Any, tasks: list[Any]) -> None:
     """Cancel running and waiting tasks; kill those that do not end within GRACE seconds."""
     for task in tasks:
         ray.cancel(task)
@@ -183,7 +181,7 @@ def cancel(ray: Any, tasks: list[Any]) -> None:
 
 
 @contextmanager
-def cluster(address: str | None) -> Iterator[Any]:
+def _cluster(address: str | None) -> Iterator[Any]:
     """Connect to Ray without its messages; disconnect at the end unless it was already connected."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -192,11 +190,11 @@ def cluster(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    with sigterm_restored():
+    with _sigterm_restored():
         try:
             ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(f"cannot connect to Ray: {first_line(error)}; see docs/sweeps.md") from error
+            raise InputError(f"cannot connect to Ray: {_first_line(error)}; see docs/sweeps.md") from error
     try:
         yield ray
     finally:
@@ -204,20 +202,18 @@ def cluster(address: str | None) -> Iterator[Any]:
 
 
 @contextmanager
-def explained_import_errors() -> Iterator[None]:
+def _explained_import_errors() -> Iterator[None]:
     """Turn Ray's various errors about workers without labelsieve into one InputError."""
     try:
         yield
     except Exception as error:
         if "No module named 'labelsieve'" not in str(error):
             raise
-        raise InputError(
-            "a machine of the cluster has no labelsieve; install it on all of them"
-        ) from error
+        raise InputError("a machine of the cluster has no labelsieve; install it on all of them") from error
 
 
 @contextmanager
-def sigterm_restored() -> Iterator[None]:
+def _sigterm_restored() -> Iterator[None]:
     """Restore the handler of SIGTERM, which Ray replaces when it starts."""
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -227,5 +223,5 @@ def sigterm_restored() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def first_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]

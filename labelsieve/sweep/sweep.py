@@ -72,7 +72,7 @@ def sweep(
 
         failed |= side_by_side(on_gpu, [every[e] for e in on_gpu], tell, at_once, say, shelf)
     if on_cpu:
-        failed |= in_processes(on_cpu, root, tell)
+        failed |= _in_processes(on_cpu, root, tell)
     tell()
     return failed
 
@@ -90,23 +90,23 @@ def count_done(experiments: Sequence[Experiment], root: Path) -> int:
 # ---- processes
 
 
-def in_processes(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:
+def _in_processes(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:
     """Run as many experiments at a time as there are cores.
 
     If a process is killed, its pool breaks; the runs that were lost with it are repeated one by one.
     """
-    failed = in_pool(experiments, root, report)
+    failed = _in_pool(experiments, root, report)
     for experiment in [e for e, reason in failed.items() if reason == DIED and len(experiments) > 1]:
         del failed[experiment]
-        failed |= in_pool([experiment], root, report)
+        failed |= _in_pool([experiment], root, report)
     return failed
 
 
-def in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:
+def _in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:
     """Run the experiments in one pool of processes."""
     workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
     context = multiprocessing.get_context("spawn")
-    start_quiet_tracker()
+    _start_quiet_tracker()
     stopped = context.Event()
     with ProcessPoolExecutor(min(workers, len(experiments)), context, Worker.start, (stopped,)) as pool:
         futures = {pool.submit(Worker.run, experiment, root): experiment for experiment in experiments}
@@ -115,12 +115,12 @@ def in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], 
                 report()
         except BaseException:
             stopped.set()  # calls that a worker has already fetched cannot be cancelled
-            stop(pool, futures)
+            _stop(pool, futures)
             raise
-    return {futures[future]: reason for future in futures if (reason := reason_of(future)) is not None}
+    return {futures[future]: reason for future in futures if (reason := _reason_of(future)) is not None}
 
 
-def start_quiet_tracker() -> None:
+def _start_quiet_tracker() -> None:
     """Start multiprocessing's resource tracker such that it does not warn if this process is killed."""
     before = os.environ.get("PYTHONWARNINGS")
     quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
@@ -134,7 +134,7 @@ def start_quiet_tracker() -> None:
             os.environ["PYTHONWARNINGS"] = before
 
 
-def reason_of(future: Future[str | None]) -> str | None:
+def _reason_of(future: Future[str | None]) -> str | None:
     """Return why a run failed; None if it did not."""
     try:
         return future.result()
@@ -142,7 +142,7 @@ def reason_of(future: Future[str | None]) -> str | None:
         return DIED
 
 
-def stop(pool: ProcessPoolExecutor, futures: dict[Future[str | None], Experiment]) -> None:
+def _stop(pool: ProcessPoolExecutor, futures: dict[Future[str | None], Experiment]) -> None:
     """End the workers; their runs can be resumed."""
     for future in futures:
         future.cancel()
@@ -163,7 +163,7 @@ class Worker:
         """Leave signals to the parent process, and end when it ends."""
         cls.stopped = stopped
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
     @classmethod
     def run(cls, experiment: Experiment, root: Path) -> str | None:
@@ -185,7 +185,7 @@ class Worker:
         return None
 
 
-def end_with(parent: int) -> None:
+def _end_with(parent: int) -> None:
     """End this process when its parent is gone, so that the run folders are free for the next command."""
     while os.getppid() == parent:
         time.sleep(POLL)

@@ -40,7 +40,7 @@ def run_all(
     """Run a sweep with its progress on the terminal; print and return the reasons of runs that failed."""
     console = Console(stderr=True)
     with Screen(console) if console.is_terminal else Lines() as display:
-        watch = Watch(experiments, root, display.show)
+        watch = _Watch(experiments, root, display.show)
         if line := describe_resumed(watch.experiments, root):
             display.say(line)
         failed = sweep(experiments, root, lambda done, total: watch.look(), at_once, display.say, on, shelf)
@@ -74,9 +74,9 @@ def standing(experiments: Sequence[Experiment], root: Path, since: float) -> Sta
             done += 1
             epochs_done += epochs_of(experiment)
             continue
-        passed = epochs_recorded(folder)
+        passed = _epochs_recorded(folder)
         epochs_done += passed
-        if locked_since(folder, since):
+        if _locked_since(folder, since):
             running[title(experiment)] = position(experiment, passed)
     return Standing(len(experiments), done, running, sum(map(epochs_of, experiments)), epochs_done)
 
@@ -96,7 +96,7 @@ def position(experiment: Experiment, passed: int) -> str:
     return (f"round {number + 1}/{rounds}, " if rounds > 1 else "") + f"epoch {epoch}/{experiment.epochs}"
 
 
-def epochs_recorded(folder: Path) -> int:
+def _epochs_recorded(folder: Path) -> int:
     """Return the number of epochs in the record of a run."""
     try:
         return (folder / "record.jsonl").read_bytes().count(b'"event": "epoch"')
@@ -107,11 +107,11 @@ def epochs_recorded(folder: Path) -> int:
 def describe_resumed(experiments: Sequence[Experiment], root: Path) -> str:
     """Return a line with the number of interrupted runs that will be resumed; empty if there are none."""
     folders = [folder_of(experiment, root) for experiment in experiments]
-    count = sum(not (folder / "done").exists() and epochs_recorded(folder) > 0 for folder in folders)
+    count = sum(not (folder / "done").exists() and _epochs_recorded(folder) > 0 for folder in folders)
     return f"resuming {count} of {len(folders)} runs from their last epochs" if count else ""
 
 
-def locked_since(folder: Path, since: float) -> bool:
+def _locked_since(folder: Path, since: float) -> bool:
     """Return whether the lock of a run folder names a process and was written after `since`."""
     try:
         lock = (folder / "lock").stat()
@@ -125,7 +125,7 @@ def seconds_left(epochs: int, at_start: int, now: int, elapsed: float) -> float 
     return elapsed * (epochs - now) / (now - at_start) if now > at_start else None
 
 
-class Watch:
+class _Watch:
     """Reads the run folders of a sweep at most every LOOK_EVERY seconds and passes the progress on."""
 
     def __init__(self, experiments: Sequence[Experiment], root: Path, show: Callable[[Standing, str], None]) -> None:

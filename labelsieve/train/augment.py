@@ -37,42 +37,42 @@ class Augment:
             images = self._apply(images, index, change)
         return images
 
-    def _apply(self, images: Tensor, index: Tensor, change: "Change") -> Tensor:
+    def _apply(self, images: Tensor, index: Tensor, change: "_Change") -> Tensor:
         kind, pixels = change
         _, _, height, width = images.shape
         if pixels >= min(height, width) + (kind == "window"):
             raise InputError(f"{kind}{pixels} is too large for images of {height} x {width} pixels; use fewer pixels")
         down, right = self.keys[kind]
         if kind == "flip":
-            return flip(images, draw(right, self.epoch, index, 2))
+            return _flip(images, draw(right, self.epoch, index, 2))
         if kind == "crop":
             shifts = 2 * pixels + 1
             offset = draw(down, self.epoch, index, shifts), draw(right, self.epoch, index, shifts)
-            return crop(images, *offset, pixels)
+            return _crop(images, *offset, pixels)
         if kind == "window":
             offset = (
                 draw(down, self.epoch, index, height - pixels + 1),
                 draw(right, self.epoch, index, width - pixels + 1),
             )
-            return cut_window(images, *offset, pixels)
-        return cutout(images, draw(down, self.epoch, index, height), draw(right, self.epoch, index, width), pixels)
+            return _cut_window(images, *offset, pixels)
+        return _cutout(images, draw(down, self.epoch, index, height), draw(right, self.epoch, index, width), pixels)
 
 
-class Change(NamedTuple):
+class _Change(NamedTuple):
     """One kind of augmentation."""
 
     kind: str  # crop, window, flip or cutout
     pixels: int = 0
 
 
-def parse_augment(text: str) -> tuple[Change, ...]:
+def parse_augment(text: str) -> tuple[_Change, ...]:
     """Return the changes named by text such as "crop4,flip,cutout8", in order."""
-    changes: list[Change] = []
+    changes: list[_Change] = []
     for word in text.split(","):
         found = PATTERN.fullmatch(word.strip())
         if found is None:
             raise InputError(f"unknown augmentation {word.strip()!r}; join any of these by commas: {KINDS}")
-        changes.append(Change(found["plain"] or found["kind"], int(found["pixels"] or 0)))
+        changes.append(_Change(found["plain"] or found["kind"], int(found["pixels"] or 0)))
     if len({change.kind for change in changes}) < len(changes):
         raise InputError(f"augmentation {text!r} names a kind twice; use each of these at most once: {KINDS}")
     return tuple(changes)
@@ -95,18 +95,18 @@ def center_window(images: Tensor, pixels: int | None) -> Tensor:
 # ---- the changes ---------------------------------------------------------------------------------------------------
 
 
-def crop(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tensor:
+def _crop(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tensor:
     """Pad images with zeros and crop them at offsets `down` and `right` (B), from 0 to 2 * pixels."""
     _, _, height, width = images.shape
     rows = torch.arange(height, device=images.device) + down[:, None] - pixels  # (B, H)
     columns = torch.arange(width, device=images.device) + right[:, None] - pixels  # (B, W)
-    inside = in_range(rows, height)[:, None, :, None] & in_range(columns, width)[:, None, None, :]
+    inside = _in_range(rows, height)[:, None, :, None] & _in_range(columns, width)[:, None, None, :]
     moved = images.gather(2, rows.clamp(0, height - 1)[:, None, :, None].expand_as(images))
     moved = moved.gather(3, columns.clamp(0, width - 1)[:, None, None, :].expand_as(images))
     return torch.where(inside, moved, 0.0)
 
 
-def cut_window(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tensor:
+def _cut_window(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tensor:
     """Cut a square of `pixels` a side out of each image at offsets `down` and `right` (B)."""
     count, channels, _, width = images.shape
     offsets = torch.arange(pixels, device=images.device)
@@ -115,21 +115,21 @@ def cut_window(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tens
     return images.gather(2, rows).gather(3, columns)
 
 
-def flip(images: Tensor, flipped: Tensor) -> Tensor:
+def _flip(images: Tensor, flipped: Tensor) -> Tensor:
     """Flip images left to right where `flipped` (B) is 1."""
     return torch.where(flipped.bool()[:, None, None, None], images.flip(3), images)
 
 
-def cutout(images: Tensor, row: Tensor, column: Tensor, pixels: int) -> Tensor:
+def _cutout(images: Tensor, row: Tensor, column: Tensor, pixels: int) -> Tensor:
     """Blank a square around the pixel (row, column) (B); the part outside the image is ignored."""
     _, _, height, width = images.shape
     rows = torch.arange(height, device=images.device) - row[:, None] + pixels // 2  # (B, H), relative to the square
     columns = torch.arange(width, device=images.device) - column[:, None] + pixels // 2
-    square = in_range(rows, pixels)[:, None, :, None] & in_range(columns, pixels)[:, None, None, :]
+    square = _in_range(rows, pixels)[:, None, :, None] & _in_range(columns, pixels)[:, None, None, :]
     return torch.where(square, 0.0, images)
 
 
-def in_range(positions: Tensor, size: int) -> Tensor:
+def _in_range(positions: Tensor, size: int) -> Tensor:
     """Return where positions are from 0 to size - 1."""
     return (positions >= 0) & (positions < size)
 
@@ -139,17 +139,17 @@ def in_range(positions: Tensor, size: int) -> Tensor:
 
 def draw(key: int, epoch: Tensor, index: Tensor, choices: int) -> Tensor:
     """Return integers (B) from 0 to choices - 1 that depend only on the key, the epoch and the index (B)."""
-    bits = mix_bits(mix_bits(mix_bits(epoch + key) + index))
-    return shift_right(bits, 11) % choices
+    bits = _mix_bits(_mix_bits(_mix_bits(epoch + key) + index))
+    return _shift_right(bits, 11) % choices
 
 
-def mix_bits(numbers: Tensor) -> Tensor:
+def _mix_bits(numbers: Tensor) -> Tensor:
     """Map int64 to int64 one to one, so that similar numbers become unrelated."""
     for shift, factor in ((32, 0x5851F42D4C957F2D), (29, 0x2545F4914F6CDD1D), (31, 0x369DEA0F31A53F85)):
-        numbers = (numbers ^ shift_right(numbers, shift)) * factor  # the overflow is intended
-    return numbers ^ shift_right(numbers, 30)
+        numbers = (numbers ^ _shift_right(numbers, shift)) * factor  # the overflow is intended
+    return numbers ^ _shift_right(numbers, 30)
 
 
-def shift_right(numbers: Tensor, by: int) -> Tensor:
+def _shift_right(numbers: Tensor, by: int) -> Tensor:
     """Shift int64 numbers to the right and fill with zeros."""
     return (numbers >> by) & ((1 << (64 - by)) - 1)

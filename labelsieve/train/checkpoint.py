@@ -106,10 +106,10 @@ class Record:
 
 def serialize_tensors(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Return tensors in the safetensors format; they may share memory."""
-    return save(copy_to_host(tensors), metadata)
+    return save(_copy_to_host(tensors), metadata)
 
 
-def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors to the CPU, with one transfer for all tensors of a dtype and device."""
     copies: dict[str, Tensor] = {}
     for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors.values()):

@@ -26,7 +26,7 @@ def predict_batches(networks: nn.Module, data: Samples, training: Training) -> I
     for count in data.staged(all_samples, prediction_batch_size(data.shape)):
         index = all_samples[first : first + count]
         first += count
-        yield batch_logits(networks, data, training, index).softmax(-1), data.labels[index], index
+        yield _batch_logits(networks, data, training, index).softmax(-1), data.labels[index], index
 
 
 def sample_predictions(networks: nn.Module, data: Samples, training: Training) -> dict[str, Tensor]:
@@ -60,7 +60,7 @@ def sample_scores(method: Method, predict: Predict) -> dict[str, Tensor]:
     criterion = next((part for part in method.parts() if isinstance(part, CriteriaPL)), None)
     scores: dict[str, list[Tensor]] = {}
     for probs, labels, _ in predict():
-        for name, values in batch_scores(probs, labels.long(), criterion).items():
+        for name, values in _batch_scores(probs, labels.long(), criterion).items():
             scores.setdefault(name, []).append(values[0].float())
     return {name: torch.cat(parts) for name, parts in scores.items()}
 
@@ -87,12 +87,12 @@ class ErrorRates:
 
     def _count(self, count: int) -> None:
         index = self.position + torch.arange(count, device=self.position.device)
-        predicted = batch_logits(self.networks, self.data, self.training, index).argmax(-1)
+        predicted = _batch_logits(self.networks, self.data, self.training, index).argmax(-1)
         self.wrong.add_((predicted != self.data.labels[index]).sum(-1))
         self.position.add_(count)
 
 
-def batch_logits(networks: nn.Module, data: Samples, training: Training, index: Tensor) -> Tensor:
+def _batch_logits(networks: nn.Module, data: Samples, training: Training, index: Tensor) -> Tensor:
     """Return the logits (N, B, K) of the staged samples; images larger than the training window are cropped."""
     inputs = center_window(data.inputs(index), window_size(training.augment))
     with training.autocast(inputs.device):
@@ -100,7 +100,7 @@ def batch_logits(networks: nn.Module, data: Samples, training: Training, index: 
     return logits.float()
 
 
-def batch_scores(probs: Tensor, labels: Tensor, criterion: CriteriaPL | None) -> dict[str, Tensor]:
+def _batch_scores(probs: Tensor, labels: Tensor, criterion: CriteriaPL | None) -> dict[str, Tensor]:
     """Return the scores (N, B) of a batch by criterion, from probabilities (N, B, K) and labels (B)."""
     observed = observed_confidence(probs, labels)
     if criterion is None:

@@ -128,7 +128,7 @@ def fit(
         at_epoch_end: called before an epoch counts as done, so that a resumed training misses no call.
     """
     with own_stream(train.labels.device), nullcontext(stop) if stop else StopFlag() as flag:
-        run = TrainingRun(
+        run = _TrainingRun(
             make_networks, method, train, test, valid, training, record, checkpoints, watcher, at_epoch_end
         )
         run.resume()
@@ -136,11 +136,11 @@ def fit(
             while run.epochs_done < training.epochs:
                 run.train_epoch(flag)
             run.end_round()
-        return Result(run.chosen, copy_tensors(method.tables()), run.rows, run.steps.tally.tensors())
+        return Result(run.chosen, _copy_tensors(method.tables()), run.rows, run.steps.tally.tensors())
 
 
 @dataclass
-class TrainingRun:
+class _TrainingRun:
     """The state of a training in progress."""
 
     make_networks: MakeNetworks
@@ -273,7 +273,7 @@ class TrainingRun:
         order = torch.randperm(len(self.train), generator=random)
         left_over = len(order) % self.training.batch
         drop_last = self.method.drop_last or self.training.drop_last
-        drop = drop_last or (left_over == 1 and has_batch_norm(self.networks))
+        drop = drop_last or (left_over == 1 and _has_batch_norm(self.networks))
         if drop and left_over < len(order):
             order = order[: len(order) - left_over]
         return order.to(self.train.labels.device)
@@ -304,7 +304,7 @@ class TrainingRun:
         deliverable = row["epoch"] >= self.training.first_deliverable_epoch()
         better = error is not None and (self.chosen.valid_error is None or error < self.chosen.valid_error)
         if (deliverable and better) or (error is None and last):
-            weights, tables = copy_tensors(self.networks.state_dict()), copy_tensors(self.method.tables())
+            weights, tables = _copy_tensors(self.networks.state_dict()), _copy_tensors(self.method.tables())
             self.chosen = ChosenEpoch(row["epoch"], error, weights, tables)
 
     def _save(self) -> None:
@@ -394,7 +394,7 @@ def independent_batches(samples: int, batch: int, random: torch.Generator) -> Te
     return batches.flatten()
 
 
-def copy_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _copy_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return detached copies."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
@@ -406,6 +406,6 @@ def set_generator(modules: nn.Module, random: torch.Generator) -> None:
             setattr(module, "generator", random)  # noqa: B010
 
 
-def has_batch_norm(networks: nn.Module) -> bool:
+def _has_batch_norm(networks: nn.Module) -> bool:
     """Return whether a network has a batch-norm layer."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in networks.modules())

@@ -29,8 +29,8 @@ class Learner:
         self.networks = networks
         self.method = method
         self.training = training
-        self.optimizers = [make_sgd(network, training) for network in networks.children()]
-        self.buffers = [flatten_buffers(network) for network in networks.children()]
+        self.optimizers = [_make_sgd(network, training) for network in networks.children()]
+        self.buffers = [_flatten_buffers(network) for network in networks.children()]
         groups = method.parameter_groups()
         self.own_optimizer = torch.optim.SGD(groups, lr=0.0, fused=True) if groups else None
 
@@ -94,21 +94,21 @@ class Learner:
         return step.loss + extra
 
     def _finite_gradients(self) -> Tensor:
-        return torch.stack([gradients_are_finite(network) for network in self.networks.children()])
+        return torch.stack([_gradients_are_finite(network) for network in self.networks.children()])
 
     def _update(self, finite: Tensor, active: Tensor, before: list[list[Tensor]]) -> None:
         """Update the networks that have finite gradients and a sample to learn from; restore the others."""
         for learns, optimizer, buffers, saved in zip(
             finite & active, self.optimizers, self.buffers, before, strict=True
         ):
-            conditional_step(optimizer, learns)
+            _conditional_step(optimizer, learns)
             for now, then in zip(buffers, saved, strict=True):
                 now.copy_(torch.where(learns, now, then))
         if self.own_optimizer is not None:
-            conditional_step(self.own_optimizer, finite.all())
+            _conditional_step(self.own_optimizer, finite.all())
 
 
-def gradients_are_finite(network: nn.Module) -> Tensor:
+def _gradients_are_finite(network: nn.Module) -> Tensor:
     """Return whether all gradients are finite, by the kernel that loss scaling uses."""
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
     found = gradients[0].new_zeros(1)
@@ -116,14 +116,14 @@ def gradients_are_finite(network: nn.Module) -> Tensor:
     return found[0] == 0
 
 
-def conditional_step(optimizer: torch.optim.SGD, condition: Tensor) -> None:
+def _conditional_step(optimizer: torch.optim.SGD, condition: Tensor) -> None:
     """Take an optimizer step if the condition holds; else change nothing, not even by weight decay."""
     optimizer.found_inf = (~condition).float()  # type: ignore[attr-defined]  # read by the fused kernel
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
 
-def make_sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
+def _make_sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
     """Return an SGD optimizer whose momentum buffers exist from the start, so that all steps do the same work."""
     parameters = [p for p in network.parameters() if p.requires_grad]
     on_gpu = parameters[0].is_cuda
@@ -140,7 +140,7 @@ def make_sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
     return optimizer
 
 
-def flatten_buffers(network: nn.Module) -> list[Tensor]:
+def _flatten_buffers(network: nn.Module) -> list[Tensor]:
     """Make the buffers of a network views of one tensor per dtype, and return these tensors.
 
     One copy then saves all batch-norm statistics.

@@ -1,20 +1,83 @@
 """The dependencies between the packages: every arrow is listed, points downwards, and is really used."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).parents[1] / "labelsieve"
 STANDARD = sys.stdlib_module_names
 
-# From bottom to top: each layer, and the layers that it imports. runs is split, because all but execute lie below it.
+# Each layer, from bottom to top, and the layers that it imports. runs.execute is listed apart: it lies above the rest.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "text": set(),
+    "files": {"errors"},
+    "progress": {"text"},
+    "runtime": {"errors"},
+    "core": set(),
+    "noise": {"errors", "runtime"},
+    "methods": {"core", "errors", "runtime"},
+    "data": {"errors", "files", "progress", "runtime", "text"},
+    "models": {"errors", "runtime"},
+    "train": {"core", "errors", "files", "runtime"},
+    "audit": {"errors", "files", "text"},
+    "runs": {"data", "errors", "files", "methods", "noise", "runtime", "train"},
+    "predict": {"data", "errors", "models", "runs", "runtime"},
+    "__init__": {"audit", "core", "methods", "predict"},  # the public names, imported when they are used
+    "runs.execute": {
+        *("__init__", "core", "data", "errors", "methods", "models", "noise", "predict", "runs", "runtime", "train"),
+    },
+    "review": {"errors", "files", "runs", "text"},
+    "report": {"audit", "errors", "files", "review", "runs", "text"},
+    "auto": {
+        *("audit", "data", "errors", "files", "methods", "models", "predict", "progress", "review"),
+        *("runs", "runs.execute", "runtime", "text", "train"),
+    },
+    "sweep": {
+        *("data", "errors", "files", "methods", "models", "noise", "runs", "runs.execute", "runtime", "text", "train"),
+    },
+    "paper": {"data", "errors", "files", "methods", "noise", "runs", "runtime", "sweep"},
+    "integrations": {"audit", "core", "data", "errors", "methods", "models", "runtime", "train"},
+    "commands": {
+        *("__init__", "audit", "auto", "core", "data", "errors", "files", "methods", "noise", "paper", "predict"),
+        *("report", "review", "runs", "runtime", "sweep"),
+    },
+    "cli": {"__init__", "commands", "errors"},
+    "__main__": {"cli"},
 }
-# Third-party packages that each layer imports.
-LIBRARIES: dict[str, set[str]] = {}
-NEEDS_NO_TORCH = ("audit", "report", "review", "commands", "cli", "errors", "files", "text", "progress")
+LIBRARIES: dict[str, set[str]] = {
+    "progress": {"rich"},
+    "runtime": {"torch"},
+    "core": {"torch"},
+    "noise": {"torch"},
+    "methods": {"torch"},
+    "data": {"PIL", "numpy", "simplejpeg", "torch"},  # and pyarrow, by name
+    "models": {"numpy", "safetensors", "torch", "triton"},  # and timm, by name
+    "train": {"safetensors", "torch"},
+    "audit": {"PIL", "numpy"},  # and pyarrow, by name
+    "runs": {"numpy", "safetensors", "torch"},
+    "predict": {"numpy", "safetensors", "torch"},
+    "runs.execute": {"torch"},
+    "report": {"jinja2", "markupsafe", "numpy"},
+    "auto": {"numpy", "torch"},
+    "sweep": {"matplotlib", "numpy", "ray", "rich", "torch"},
+    "paper": {"matplotlib", "numpy"},
+    "integrations": {"lightning", "numpy", "sklearn", "torch", "transformers"},
+}
+WITHOUT_TORCH = (
+    "cli",
+    "audit",
+    "report.page",
+    "review.session",
+    "review.export",
+    "runs.read",
+    "runs.spec",
+    "runs.find",
+)
+MOST_MODULES = 16  # in a folder
 
 
 def layer_of(parts: tuple[str, ...]) -> str:
@@ -52,3 +115,33 @@ def dependencies() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
             elif first not in STANDARD:
                 libraries.setdefault(layer, set()).add(first)
     return layers, libraries
+
+
+def test_every_dependency_is_listed_and_used():
+    layers, libraries = dependencies()
+    assert {name: layers.get(name, set()) for name in ARROWS} == ARROWS
+    assert set(layers) <= set(ARROWS)
+    assert libraries == LIBRARIES
+
+
+def test_arrows_point_downwards():
+    order = list(ARROWS)
+    for layer, targets in ARROWS.items():
+        assert all(order.index(target) < order.index(layer) for target in targets), layer
+
+
+def test_training_does_not_import_reports_and_nothing_imports_commands():
+    for layer in ("core", "methods", "data", "models", "train", "runs", "runs.execute", "auto", "sweep", "paper"):
+        assert "report" not in ARROWS[layer]
+    assert [layer for layer, targets in ARROWS.items() if "commands" in targets] == ["cli"]
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_import_needs_no_torch(module):
+    code = f"import sys, labelsieve.{module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_folders_are_small():
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert all(len(list(folder.glob("*.py"))) <= MOST_MODULES for folder in folders)

@@ -1,7 +1,5 @@
 """Neural networks, by name or from user code.
 
-Modules:
-
 * ``densenet``: DenseNet(L=25, k=12), the network of the paper's benchmarks.
 * ``fused``: the same DenseNet in fused Triton kernels, used on a GPU with bf16.
 * ``resnet``: ResNet-18, -34 and -50, and the pre-activation ResNet-18.

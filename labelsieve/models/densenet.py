@@ -64,10 +64,7 @@ class DenseLayer(nn.Module):
 
 
 class _Transition(nn.Module):
-    """Batch-norm, ReLU, 1x1 convolution, ReLU, dropout and 2x2 average pooling; the channel count stays.
-
-    The second ReLU is not in the DenseNet paper; SELFIE's code has it.
-    """
+    """Batch-norm, ReLU, 1x1 convolution, ReLU, dropout and 2x2 average pooling; the channel count stays."""
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
@@ -76,6 +73,7 @@ class _Transition(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        # SELFIE's code has the second ReLU, the DenseNet paper does not.
         return F.avg_pool2d(self.dropout(F.relu(self.conv(F.relu(self.norm(x))))), 2)
 
 

@@ -1,8 +1,4 @@
-"""Pretrained weights from files, and networks from user code or timm.
-
-``load_weights`` reads .safetensors, .npz, and .pth or .pt files that hold only tensors; nothing in a file is executed.
-``import_model`` finds the factory named by ``package.module:factory`` or ``timm:NAME``.
-"""
+"""Pretrained weights from files, of which nothing is ever executed, and networks from user code or timm."""
 
 import difflib
 import importlib
@@ -120,7 +116,6 @@ def _dimensions(tensor: Tensor) -> str:
 
 
 def _read_safetensors(path: Path) -> object:
-    """Read a .safetensors file."""
     try:
         return load_file(path)
     except Exception as error:  # the reader raises many kinds of errors for damaged files
@@ -129,7 +124,6 @@ def _read_safetensors(path: Path) -> object:
 
 
 def _read_npz(path: Path) -> object:
-    """Read a .npz file of arrays."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
@@ -265,7 +259,6 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _import_timm() -> ModuleType:
-    """Return the timm package."""
     try:
         return importlib.import_module("timm")
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision does not match torch

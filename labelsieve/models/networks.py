@@ -1,8 +1,4 @@
-"""Building blocks shared by all networks.
-
-``Networks`` holds the networks that a method trains together; ``make_networks`` initialises them from a seed.
-``Dropout`` draws its masks from a generator of the run, so that a run can be repeated and resumed.
-"""
+"""Several networks as one module, their initialisation from a seed, and building blocks that all networks share."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -24,14 +20,7 @@ class Networks(nn.ModuleList):
 
 
 def make_networks(make_one: Callable[[], nn.Module], count: int, seed: int, number: int = 0) -> Networks:
-    """Return `count` networks whose initial weights depend only on the seed, the round and their position.
-
-    Args:
-        make_one: creates one network.
-        count: the number of networks.
-        seed: the seed of the run.
-        number: the number of the round, counted from 0.
-    """
+    """Return `count` networks whose initial weights depend only on seed, number of the round (from 0) and position."""
     networks = Networks()
     with INIT_LOCK, torch.random.fork_rng(devices=[]):
         for position in range(count):
@@ -60,7 +49,7 @@ def move_to_device(networks: Networks, device: torch.device, precision: str) -> 
 
 
 class Dropout(nn.Module):
-    """Element-wise dropout that draws from `generator` if one is set, else from torch's global generator."""
+    """Element-wise dropout; masks drawn from a `generator` of the run let the run be repeated and resumed."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

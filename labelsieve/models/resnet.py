@@ -1,7 +1,4 @@
-"""ResNet-18, -34 and -50 with torchvision's parameter names, and the pre-activation ResNet-18.
-
-Weights published for torchvision's networks of the same depth can be loaded into ``ResNet``.
-"""
+"""ResNet-18, -34 and -50, which can load the weights of torchvision's networks, and the pre-activation ResNet-18."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,10 +36,7 @@ class ResNet(nn.Module):
 
 
 class PreActResNet18(nn.Module):
-    """Pre-activation ResNet-18 for images of about 32 pixels a side.
-
-    A 3x3 convolution that keeps the side, four stages of two blocks, global average pooling and a linear layer.
-    """
+    """Pre-activation ResNet-18 for images of about 32 pixels a side; its first convolution keeps the side."""
 
     def __init__(self, channels: int, height: int, width: int, num_classes: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ class SmallNet(nn.Module):
             nn.ReLU(),
             nn.Flatten(),
             Dropout(0.5),
-            nn.Linear(32 * _quarter(height) * _quarter(width), num_classes),
+            nn.Linear(32 * math.ceil(height / 4) * math.ceil(width / 4), num_classes),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,8 +68,3 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)  # type: ignore[no-any-return]
-
-
-def _quarter(side: int) -> int:
-    """Return the side that two convolutions with stride 2 produce."""
-    return -(-side // 4)

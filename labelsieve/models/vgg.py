@@ -1,5 +1,7 @@
 """VGG-19 with batch-norm after every layer except the last, as SELFIE's public code builds it for ANIMAL-10N."""
 
+import math
+
 from torch import Tensor, nn
 
 from labelsieve.models.densenet import init_densenet
@@ -10,10 +12,7 @@ HIDDEN = 4096
 
 
 class VGG19(nn.Module):
-    """Sixteen 3x3 convolutions in five stages and three linear layers, for images of any size.
-
-    Each stage ends with a max-pool that halves the side, rounded up.
-    """
+    """Sixteen 3x3 convolutions in five stages that each halve the side, and three linear layers; for any image size."""
 
     def __init__(self, channels: int, height: int, width: int, num_classes: int) -> None:
         super().__init__()
@@ -26,7 +25,7 @@ class VGG19(nn.Module):
         self.features = nn.Sequential(*modules)
         self.classifier = nn.Sequential(
             nn.Flatten(),
-            *hidden_layer(channels * _pooled_side(height) * _pooled_side(width), HIDDEN),
+            *hidden_layer(channels * math.ceil(height / 32) * math.ceil(width / 32), HIDDEN),
             *hidden_layer(HIDDEN, HIDDEN),
             nn.Linear(HIDDEN, num_classes),
         )
@@ -34,11 +33,6 @@ class VGG19(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x))  # type: ignore[no-any-return]
-
-
-def _pooled_side(side: int) -> int:
-    """Return the side that five max-pools produce."""
-    return -(-side // 32)
 
 
 def _init_vgg(module: nn.Module) -> None:

@@ -102,12 +102,7 @@ def agreement(result: CellResult) -> str:
 
 
 def comparison_blocks(results: Sequence[CellResult], by_noise: bool) -> list[Block]:
-    """Return one table with a line per cell, or, of many cells, tables with a column per noise.
-
-    Args:
-        results: The cells.
-        by_noise: Of many cells, make a table for each kind of noise, not one for each dataset.
-    """
+    """Return a table with a line per cell or, of many cells, tables with a column per noise, split `by_noise` too."""
     if len(results) <= MOST_LINES or len({result.column for result in results}) == 1:
         return [Block("", long_form(results))]
     groups: dict[str, list[CellResult]] = {}

@@ -96,13 +96,8 @@ def reproduce_figure(
         number: One of FIGURES.
         dataset: A key of DATASETS; None for the paper's datasets.
         seeds: Runs per point; figure 3 always uses one.
-        show: Only draw; run nothing.
-        out: Folder for new runs, searched for finished ones first.
-        results: Folder of committed records, searched second.
         save: Folder for the pictures; None for `out`.
-        at_once: Runs at a time on one GPU.
-        on: Where to run; see sweep().
-        machine: Device, precision and threads; see `placement`.
+        show, out, results, at_once, on, machine: As in `reproduce`.
     """
     if seeds < 1:
         raise InputError("seeds must be at least 1")
@@ -135,7 +130,9 @@ def points(number: int, dataset: str | None = None) -> list[_Point]:
         raise InputError(f"there is no figure {number} to reproduce: there are {', '.join(map(str, FIGURES))}")
     if dataset is not None and dataset not in DATASETS:
         raise InputError(f"unknown dataset {dataset!r} for a figure: there are {', '.join(DATASETS)}")
-    every = {3: _figure_3, 8: _figure_8, 9: _figure_9, 10: _figure_10, 11: _figure_11}
+    figure_9 = partial(_figure_8, noise="symmetry")
+    every: dict[int, Callable[[str], Iterator[_Point]]]
+    every = {3: _figure_3, 8: _figure_8, 9: figure_9, 10: _figure_10, 11: _figure_11}
     datasets = (dataset,) if dataset else PAPER_DATASETS.get(number, ())
     return [point for data in datasets for point in every[number](data)] if number in every else []
 
@@ -168,10 +165,6 @@ def _figure_8(data: str, noise: str = "pair") -> Iterator[_Point]:
         for rate in (rate for kind, rate in COLUMNS if kind == noise):
             run, printed = _protocol(data, method, noise, rate), _printed_error(data, method, noise, rate)
             yield _Point(DATASETS[data], name, 100 * rate, run, printed)
-
-
-def _figure_9(data: str) -> Iterator[_Point]:
-    return _figure_8(data, "symmetry")
 
 
 def _figure_10(data: str) -> Iterator[_Point]:

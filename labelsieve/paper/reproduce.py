@@ -12,14 +12,7 @@ from labelsieve.data.published import DATA_VARIABLE, PUBLISHED, locate_published
 from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.files import refuse_no_folder
 from labelsieve.methods import METHODS
-from labelsieve.paper.comparison import (
-    LEGEND,
-    CellResult,
-    comparison_blocks,
-    csv_form,
-    measured_error,
-    paired_blocks,
-)
+from labelsieve.paper.comparison import LEGEND, CellResult, comparison_blocks, csv_form, measured_error, paired_blocks
 from labelsieve.paper.tables import Cell, Table, small_table, tables
 from labelsieve.runs.find import Identity, identity, known_runs
 from labelsieve.runs.read import Run, read_run
@@ -86,8 +79,7 @@ def reproduce(
         results: Folder of committed records, searched second.
         form: A key of runs.tables.FORMATS.
         save: File for the table; None for standard output.
-        at_once: Runs at a time on one GPU.
-        on: Where to run; see sweep().
+        at_once, on: See sweep().
         machine: Device, precision and threads; see `placement`.
     """
     table = _named_table(name, epochs, _words(keep["methods"] or ""))

@@ -102,12 +102,9 @@ class Evidence:
 
 
 def results(folder: Path, out: Path, check: bool) -> None:
-    """Update the generated blocks and figures of a page, or raise an error if they are out of date.
+    """Update the generated blocks and figures of the page `out` from the records in `folder`.
 
-    Args:
-        folder: Folder of the records.
-        out: The page; its figures are in the folder `_figures` next to it. A new page gets all blocks and no text.
-        check: Write nothing.
+    A new page gets all blocks and no text. With `check`, nothing is written; a page out of date raises an error.
     """
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder} of records; name another one with --results")

@@ -1,7 +1,4 @@
-"""The paper's tables: every printed number with the experiment that reproduces it.
-
-`tables()` returns tables 1, 2, 3, 5, 6, 7 and 8; `small_table()` a short one on the embedded data, without printed
-numbers. `experiment()` is one run of the paper's protocol."""
+"""The paper's tables: every printed number with the experiment that reproduces it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -183,31 +180,20 @@ NOTES_7 = (
 
 def tables() -> dict[str, Table]:
     """Return the paper's tables of results by number."""
+
+    def table(name: str, about: str, cells: Iterable[Cell], digits: int = 1, notes: tuple[str, ...] = ()) -> Table:
+        return Table(name, f"Table {name} of the paper: {about}", tuple(cells), digits, notes=notes)
+
     every = (
-        Table("1", "Table 1 of the paper: mixed noise, best test error in percent", tuple(_table_1())),
-        Table("2", "Table 2 of the paper: best test error in percent", tuple(_table_2()), notes=NOTES_2),
-        Table(
-            "3",
-            "Table 3 of the paper: best test error in percent of each run of SELFIE",
-            tuple(_table_3()),
-            2,
-            notes=NOTES_3,
-        ),
-        Table(
-            "5",
-            "Table 5 of the paper: ways to update the penalty labels, best test error in percent",
-            tuple(_table_5()),
-            notes=NOTES_5,
-        ),
-        Table("6", "Table 6 of the paper: ANIMAL-10N, best test error in percent", tuple(_table_6())),
-        Table("7", "Table 7 of the paper: Clothing1M, test error in percent", tuple(_table_7()), 2, notes=NOTES_7),
-        Table(
-            "8",
-            "Table 8 of the paper: transition matrix or penalty labels, best test error in percent",
-            tuple(_table_8()),
-        ),
+        table("1", "mixed noise, best test error in percent", _table_1()),
+        table("2", "best test error in percent", _table_2(), notes=NOTES_2),
+        table("3", "best test error in percent of each run of SELFIE", _table_3(), 2, NOTES_3),
+        table("5", "ways to update the penalty labels, best test error in percent", _table_5(), notes=NOTES_5),
+        table("6", "ANIMAL-10N, best test error in percent", _table_6()),
+        table("7", "Clothing1M, test error in percent", _table_7(), 2, NOTES_7),
+        table("8", "transition matrix or penalty labels, best test error in percent", _table_8()),
     )
-    return {table.name: table for table in every}
+    return {one.name: one for one in every}
 
 
 def small_table(epochs: int | None = None, others: Iterable[str] = ()) -> Table:

@@ -1,6 +1,4 @@
-"""`labelsieve compare` and `labelsieve demo`: train several methods on the same noise and seeds, and compare them.
-
-The result is a table with differences seed by seed, and a picture of how the methods learn."""
+"""`labelsieve compare` and `labelsieve demo`: train several methods on the same noise and seeds, and compare them."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -77,13 +75,10 @@ def compare(
     Args:
         data: A dataset with a test set.
         methods: Methods as parse_method reads them.
-        noise: Kind of noise to add; None for the labels as they are.
-        rate: Rate of the added noise.
+        noise, rate: Noise to add; None for the labels as they are.
         noise_rate: Noise rate passed to the methods.
-        seeds: Seeds of the runs.
         out: Folder for the runs, table.md and the picture.
-        at_once: Runs at a time on one GPU.
-        on: Where to run; see sweep().
+        at_once, on: See sweep().
         against: Method that the others are compared with; None for the default of runs.tables.pairs_among.
         form: A key of runs.tables.FORMATS.
         save: File for the table; None for standard output.
@@ -183,9 +178,6 @@ def _describe_seeds(seeds: range) -> str:
     return f"{len(seeds)} seeds" if seeds.start == 0 else f"seeds {seeds[0]} to {seeds[-1]}"
 
 
-# ---- the picture
-
-
 def _write_picture(groups: dict[str, list[Run]], classes: list[str], title: str, file: Path, messages: TextIO) -> None:
     """Draw the picture if matplotlib is installed."""
     if find_spec("matplotlib") is None:
@@ -225,11 +217,7 @@ def draw_comparison(groups: Mapping[str, Sequence[Run]], classes: Sequence[str],
 
 
 def true_penalty(noise: Array) -> Array:
-    """Return the ideal penalty labels: the true classes of the wrong labels, a row per observed label.
-
-    Args:
-        noise: Counts of samples, (true class, observed label).
-    """
+    """Return the ideal penalty labels, a row per observed label, from counts (true class, observed label)."""
     by_observed = noise.T.astype(float)
     np.fill_diagonal(by_observed, 0)
     shares: Array = by_observed / np.maximum(by_observed.sum(1, keepdims=True), 1)

@@ -47,14 +47,9 @@ def side_by_side(
     say: Callable[[str], None] = lambda line: None,
     shelf: Shelf | None = None,
 ) -> Failures:
-    """Run all experiments, and return the reasons of those that failed; results are the same as one after another.
+    """Run all experiments as `sweep` describes, and return the reasons of those that failed.
 
-    Args:
-        experiments: The experiments, and in `folders` their run folders.
-        report: Called several times a second.
-        at_once: Runs at a time; None for as many as fit, at most MOST_RUNS.
-        say: Called with a line on how many runs fit.
-        shelf: Datasets that are already decoded.
+    Results are the same as one after another. Without `at_once`, as many runs as fit, at most MOST_RUNS, run at a time.
     """
     shelf = shelf or Shelf()
     fit = _largest_fit(experiments, shelf)

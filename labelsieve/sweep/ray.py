@@ -42,15 +42,7 @@ def on_ray(
     say: Callable[[str], None] = lambda line: None,
     on: str = "ray",
 ) -> Failures:
-    """Run all experiments on a Ray cluster, and return the reasons of those that failed.
-
-    Args:
-        experiments: The experiments, and in `folders` their run folders.
-        report: Called several times a second.
-        at_once: Runs that share one GPU.
-        say: Called with a line on the machines of the cluster, also when they change.
-        on: "ray", "ray:ADDRESS" or "ray://HOST:PORT".
-    """
+    """Run all experiments on a Ray cluster, `at_once` on each GPU, and return the reasons of those that failed."""
     address = address_of(on)
     if find_spec("ray") is None:
         raise InputError("sweeps on several machines need Ray; run pip install 'labelsieve[ray]'")
@@ -114,14 +106,9 @@ def _describe(machines: Sequence[dict[str, float]]) -> str:
 
 
 def run_remotely(experiment: Experiment, where: str, wanted: dict[str, str]) -> Files | str:
-    """Run an experiment in a temporary folder of a worker; return the files of the run, or why it failed.
-
-    Args:
-        where: Working folder of the sweep, entered if it exists here, for relative paths on a shared file system.
-        wanted: Versions that the worker must have.
-    """
+    """Run an experiment in a temporary folder of a worker; return the files of the run, or why it failed."""
     with suppress(OSError):
-        os.chdir(where)
+        os.chdir(where)  # working folder of the sweep, for relative paths on a shared file system
     try:
         check_versions(wanted, versions())
         with tempfile.TemporaryDirectory(prefix="labelsieve-") as place:
@@ -190,11 +177,15 @@ def _cluster(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    with _sigterm_restored():
-        try:
-            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(f"cannot connect to Ray: {_first_line(error)}; see docs/sweeps.md") from error
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"cannot connect to Ray: {reason}; see docs/sweeps.md") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray replaces the handler when it starts
     try:
         yield ray
     finally:
@@ -210,18 +201,3 @@ def _explained_import_errors() -> Iterator[None]:
         if "No module named 'labelsieve'" not in str(error):
             raise
         raise InputError("a machine of the cluster has no labelsieve; install it on all of them") from error
-
-
-@contextmanager
-def _sigterm_restored() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces when it starts."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

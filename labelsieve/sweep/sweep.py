@@ -40,8 +40,7 @@ def sweep(
     """Run all experiments that are not finished, and return the reasons of those that failed.
 
     Args:
-        experiments: The experiments; each runs in `folder_of(experiment, root)`.
-        root: Folder of the run folders.
+        experiments: Each runs in `folder_of(experiment, root)`.
         report: Called several times a second with the number of finished runs and of all runs.
         at_once: Runs at a time on one GPU; None for as many as fit.
         say: Called with lines for the user, such as how many runs fit on the GPU.
@@ -87,14 +86,8 @@ def count_done(experiments: Sequence[Experiment], root: Path) -> int:
     return sum((folder_of(experiment, root) / "done").exists() for experiment in experiments)
 
 
-# ---- processes
-
-
 def _in_processes(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:
-    """Run as many experiments at a time as there are cores.
-
-    If a process is killed, its pool breaks; the runs that were lost with it are repeated one by one.
-    """
+    """Run as many experiments at a time as there are cores; repeat runs lost with a killed process one by one."""
     failed = _in_pool(experiments, root, report)
     for experiment in [e for e, reason in failed.items() if reason == DIED and len(experiments) > 1]:
         del failed[experiment]

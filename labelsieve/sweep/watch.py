@@ -1,11 +1,11 @@
 """Show a sweep while it runs: finished, running and waiting runs, their epochs, and the estimated time left.
 
-`run_all` is the sweep with this display: live on a terminal, in lines elsewhere. Progress is read from the run folders,
-so it works for processes, threads and resumed sweeps alike."""
+Progress is read from the run folders, so it works for processes, threads and resumed sweeps alike."""
 
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +39,8 @@ def run_all(
 ) -> Failures:
     """Run a sweep with its progress on the terminal; print and return the reasons of runs that failed."""
     console = Console(stderr=True)
-    with Screen(console) if console.is_terminal else Lines() as display:
+    context: AbstractContextManager[Screen | Lines] = Screen(console) if console.is_terminal else nullcontext(Lines())
+    with context as display:
         watch = _Watch(experiments, root, display.show)
         if line := describe_resumed(watch.experiments, root):
             display.say(line)
@@ -148,12 +149,6 @@ class Lines:
 
     def __init__(self) -> None:
         self.done, self.printed = -1, 0.0
-
-    def __enter__(self) -> "Lines":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pass
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

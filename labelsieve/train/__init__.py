@@ -1,7 +1,5 @@
 """Training of one or several networks with a method.
 
-Modules:
-
 * ``settings``: ``Training``, the settings of a training, and ``Samples``, the interface of labelled data.
 * ``loop``: ``fit``, the training loop, with its result, progress and signals.
 * ``step``: ``Learner``, one training step; an update that is not finite is undone.

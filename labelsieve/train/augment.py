@@ -44,7 +44,8 @@ class Augment:
             raise InputError(f"{kind}{pixels} is too large for images of {height} x {width} pixels; use fewer pixels")
         down, right = self.keys[kind]
         if kind == "flip":
-            return _flip(images, draw(right, self.epoch, index, 2))
+            flipped = draw(right, self.epoch, index, 2).bool()
+            return torch.where(flipped[:, None, None, None], images.flip(3), images)
         if kind == "crop":
             shifts = 2 * pixels + 1
             offset = draw(down, self.epoch, index, shifts), draw(right, self.epoch, index, shifts)
@@ -92,9 +93,6 @@ def center_window(images: Tensor, pixels: int | None) -> Tensor:
     return images[..., down : down + pixels, right : right + pixels]
 
 
-# ---- the changes ---------------------------------------------------------------------------------------------------
-
-
 def _crop(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Tensor:
     """Pad images with zeros and crop them at offsets `down` and `right` (B), from 0 to 2 * pixels."""
     _, _, height, width = images.shape
@@ -115,11 +113,6 @@ def _cut_window(images: Tensor, down: Tensor, right: Tensor, pixels: int) -> Ten
     return images.gather(2, rows).gather(3, columns)
 
 
-def _flip(images: Tensor, flipped: Tensor) -> Tensor:
-    """Flip images left to right where `flipped` (B) is 1."""
-    return torch.where(flipped.bool()[:, None, None, None], images.flip(3), images)
-
-
 def _cutout(images: Tensor, row: Tensor, column: Tensor, pixels: int) -> Tensor:
     """Blank a square around the pixel (row, column) (B); the part outside the image is ignored."""
     _, _, height, width = images.shape
@@ -132,9 +125,6 @@ def _cutout(images: Tensor, row: Tensor, column: Tensor, pixels: int) -> Tensor:
 def _in_range(positions: Tensor, size: int) -> Tensor:
     """Return where positions are from 0 to size - 1."""
     return (positions >= 0) & (positions < size)
-
-
-# ---- random numbers ------------------------------------------------------------------------------------------------
 
 
 def draw(key: int, epoch: Tensor, index: Tensor, choices: int) -> Tensor:

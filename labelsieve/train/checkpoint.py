@@ -1,8 +1,4 @@
-"""Files from which a training resumes: checkpoints and the record.
-
-A checkpoint is a .safetensors file and a JSON manifest with its checksum; nothing is ever unpickled. The record is a
-file of JSON lines, one for each epoch.
-"""
+"""Files from which a training resumes: checkpoints and the record; nothing is ever unpickled."""
 
 import hashlib
 import json
@@ -25,19 +21,13 @@ Row = dict[str, Any]  # one line of a record
 
 
 class Checkpoints:
-    """The newest checkpoints of a run, in a folder that holds nothing else."""
+    """The newest checkpoints of a run in their own folder: .safetensors files and JSON manifests with checksums."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, number: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Write the tensors, then the manifest that makes them valid, then delete older checkpoints.
-
-        Args:
-            number: increases with every checkpoint of a run.
-            tensors: the state of the training.
-            facts: JSON values that are stored in the manifest.
-        """
+        """Write tensors, then a manifest with the facts that makes them valid, then delete older checkpoints."""
         self.folder.mkdir(exist_ok=True)
         content = serialize_tensors(tensors)
         manifest = {"sha256": hashlib.sha256(content).hexdigest(), **facts}
@@ -106,18 +96,13 @@ class Record:
 
 def serialize_tensors(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Return tensors in the safetensors format; they may share memory."""
-    return save(_copy_to_host(tensors), metadata)
-
-
-def _copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors to the CPU, with one transfer for all tensors of a dtype and device."""
     copies: dict[str, Tensor] = {}
     for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors.values()):
         same = {name: t.detach() for name, t in tensors.items() if (t.dtype, t.device) == kind}
-        flat = torch.cat([tensor.flatten() for tensor in same.values()]).cpu()
+        flat = torch.cat([tensor.flatten() for tensor in same.values()]).cpu()  # one transfer
         parts = flat.split([tensor.numel() for tensor in same.values()])
         copies |= {name: part.view(same[name].shape) for name, part in zip(same, parts, strict=True)}
-    return {name: copies[name].clone() for name in tensors}
+    return save({name: copies[name].clone() for name in tensors}, metadata)
 
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -32,11 +32,7 @@ def predict_batches(networks: nn.Module, data: Samples, training: Training) -> I
 def sample_predictions(networks: nn.Module, data: Samples, training: Training) -> dict[str, Tensor]:
     """Return the predictions for all samples, in order, averaged over the networks.
 
-    Returns:
-        label: observed labels, (n).
-        confidence: probability of the observed label, (n).
-        likeliest: the most likely classes, (n, M).
-        likelihood: their probabilities, (n, M).
+    `confidence` (n) is the probability of the observed `label` (n), `likelihood` (n, M) of the `likeliest` M classes.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in ("label", "confidence", "likeliest", "likelihood")}
     with own_stream(data.labels.device):

@@ -14,13 +14,8 @@ THREAD = threading.local()  # one stream per thread: torch reuses its 32 streams
 class GraphRecorder:
     """Runs steps by key and replays them as CUDA graphs after a few eager calls.
 
-    A step that cannot be captured, for example because it reads from the device, stays eager; `reason` says why.
-
-    Args:
-        device: the device of all tensors.
-        random: the generator of all random numbers in the steps.
-        enabled: False to run every step eagerly.
-        clean_up: called after a failed capture, to discard tensors that were never computed.
+    A step that cannot be captured, for example because it reads from the device, stays eager; `reason` is the cause.
+    All random numbers must come from `random`. `clean_up` discards what a failed capture left uncomputed.
     """
 
     def __init__(

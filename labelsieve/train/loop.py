@@ -1,12 +1,4 @@
-"""fit: the training loop.
-
-Contents:
-
-* ``fit`` and its ``Result``: train the networks of every round, resume from checkpoints, choose the epoch to deliver.
-* ``Watcher``: the interface of progress displays.
-* ``StopFlag``: turns SIGINT and SIGTERM into a stop between two steps.
-* ``Steps``: the steps of an epoch; the position in the epoch is kept on the device.
-"""
+"""fit: train the networks of every round, resume from checkpoints, stop on signals, choose the epoch to deliver."""
 
 import signal
 import threading
@@ -209,10 +201,6 @@ class _TrainingRun:
             self.record.append({"event": "resume", "round": self.round + 1, "epochs_done": self.epochs_done})
 
     def _start_round(self) -> None:
-        self._make_networks()
-        self.method.start_round(self.round)
-
-    def _make_networks(self) -> None:
         self.networks = self.make_networks(self.round)
         self.device = next(self.networks.parameters()).device
         self.learner = Learner(self.networks, self.method.to(self.device), self.training)
@@ -230,6 +218,7 @@ class _TrainingRun:
             for name, data in (("test_error", self.test), ("valid_error", self.valid))
             if data is not None
         }
+        self.method.start_round(self.round)
 
     def _run_steps(self, epoch: int, stop: StopFlag) -> EpochStats:
         """Run all steps of an epoch and return its statistics; raise Stopped or Diverged."""
@@ -273,7 +262,9 @@ class _TrainingRun:
         order = torch.randperm(len(self.train), generator=random)
         left_over = len(order) % self.training.batch
         drop_last = self.method.drop_last or self.training.drop_last
-        drop = drop_last or (left_over == 1 and _has_batch_norm(self.networks))
+        modules = self.networks.modules()
+        has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
+        drop = drop_last or (left_over == 1 and has_batch_norm)
         if drop and left_over < len(order):
             order = order[: len(order) - left_over]
         return order.to(self.train.labels.device)
@@ -404,8 +395,3 @@ def set_generator(modules: nn.Module, random: torch.Generator) -> None:
     for module in modules.modules():
         if isinstance(getattr(module, "generator", 0), torch.Generator | None):
             setattr(module, "generator", random)  # noqa: B010
-
-
-def _has_batch_norm(networks: nn.Module) -> bool:
-    """Return whether a network has a batch-norm layer."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in networks.modules())

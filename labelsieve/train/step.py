@@ -17,13 +17,7 @@ class Outcome(NamedTuple):
 
 
 class Learner:
-    """Everything that a step changes: the networks, their optimizers and the state of the method.
-
-    Args:
-        networks: a module with one child per network that returns logits (N, B, K).
-        method: decides which samples and labels to learn from.
-        training: the settings.
-    """
+    """Everything that a step changes: the networks, their optimizers and the state of the method."""
 
     def __init__(self, networks: nn.Module, method: Method, training: Training) -> None:
         self.networks = networks
@@ -44,7 +38,8 @@ class Learner:
             logits = self._logits(inputs)
             step = self.method.step(logits, labels, index)
             self._loss(step, inputs, logits).backward()
-        finite = step.losses.detach().isfinite() & self._finite_gradients()
+        gradients_finite = torch.stack([_gradients_are_finite(network) for network in self.networks.children()])
+        finite = step.losses.detach().isfinite() & gradients_finite
         self._update(finite, step.decision.active, before)
         self.method.observe(step, labels, index, finite)
         return Outcome(step, finite)
@@ -93,9 +88,6 @@ class Learner:
             extra: Tensor = self.method.regularizer(self.networks, inputs, logits)
         return step.loss + extra
 
-    def _finite_gradients(self) -> Tensor:
-        return torch.stack([_gradients_are_finite(network) for network in self.networks.children()])
-
     def _update(self, finite: Tensor, active: Tensor, before: list[list[Tensor]]) -> None:
         """Update the networks that have finite gradients and a sample to learn from; restore the others."""
         for learns, optimizer, buffers, saved in zip(
@@ -141,10 +133,7 @@ def _make_sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
 
 
 def _flatten_buffers(network: nn.Module) -> list[Tensor]:
-    """Make the buffers of a network views of one tensor per dtype, and return these tensors.
-
-    One copy then saves all batch-norm statistics.
-    """
+    """Make the buffers of a network views of one tensor per dtype, which one copy saves, and return these tensors."""
     owners = [(m, name, b) for m in network.modules() for name, b in m.named_buffers(recurse=False)]
     flats = []
     for dtype in dict.fromkeys(buffer.dtype for *_, buffer in owners):

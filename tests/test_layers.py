@@ -143,5 +143,5 @@ def test_import_needs_no_torch(module):
 
 
 def test_folders_are_small():
-    folders = {path.parent for path in PACKAGE.rglob("*.py")}
-    assert all(len(list(folder.glob("*.py"))) <= MOST_MODULES for folder in folders)
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        assert len(list(folder.glob("*.py"))) <= MOST_MODULES, f"{folder} has too many modules: merge two"

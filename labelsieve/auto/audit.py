@@ -131,8 +131,8 @@ def _data_of_run(
     expected = read_json(path / "spec.json").get("data")
     if gathered.fingerprint != expected:
         raise InputError(
-            f"{path} was not trained on {experiment.data}: the fingerprint of its data is {expected}, not "
-            f"{gathered.fingerprint}; name the data of the run with --data"
+            f"{experiment.data} or its labels changed since {path} was trained (fingerprint {expected}, now "
+            f"{gathered.fingerprint}); restore them, or train again with another --out"
         )
     return gathered, experiment
 

@@ -27,6 +27,7 @@ PROBE_SHARE = 0.4  # share of the epochs that a probe trains after the warm-up
 GUARD_OPTIONS = tuple(GUARDS.items())
 LEARNING_RATES = (0.02, 0.05)  # compared by the probes if there are few samples
 HELD_OUT_SAMPLES = 600  # samples to hold out, if that is between a tenth and a fifth
+STAGES = ("network", "probe", "second probe", "training", "judges", "long judges", "final")  # in this order
 TRAINING = ""  # folder of the selecting training: the run folder itself
 
 

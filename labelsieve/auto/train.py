@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from labelsieve.auto.audit import findings_of_run
 from labelsieve.auto.judge import held_out_log_likelihood, noise_from_runs, plain_guesses, selecting_is_clearly_better
 from labelsieve.auto.plan import (
     LEARNING_RATES,
+    STAGES,
     Candidate,
     Found,
     Request,
@@ -28,7 +30,8 @@ from labelsieve.data.images import Unusable, describe_unusable
 from labelsieve.errors import InputError
 from labelsieve.files import write_atomically
 from labelsieve.methods import options_of
-from labelsieve.models import candidate_models
+from labelsieve.models import candidate_models, make_model
+from labelsieve.models.networks import make_placeholder
 from labelsieve.progress import Plan, watching
 from labelsieve.runs.data import Shelf, gather, source_fingerprint_of
 from labelsieve.runs.execute import (
@@ -61,7 +64,6 @@ from labelsieve.train.step import Learner
 
 NEARLY_ALL = 0.95  # share of predictions for one class from which a network has learned nothing
 TIMED_STEPS = 3
-STAGES = ("network", "probe", "second probe", "training", "judges", "long judges", "final")  # in this order
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def make_request(
     data, device = gathered.train, usable_device(experiment.device)
     models = candidate_models(data.shape, device) if experiment.model == "auto" else (experiment.model,)
     suited = [replace(suited_to_network(experiment, name, open_settings, len(data)), model=name) for name in models]
-    method_of(suited[0], data)  # raises its errors before the first stage
+    method_of(suited[0], data)  # methods and networks raise their errors before the first stage
+    if not experiment.augment:
+        make_placeholder(partial(make_model, suited[0].model, data.shape, data.num_classes))
     if not noise_is_unknown:
         return Request(tuple(Candidate(each, ()) for each in suited), method, final)
     rates = [LEARNING_RATES if "lr" in open_settings and each.lr in LEARNING_RATES else () for each in suited]
@@ -149,8 +153,6 @@ def _train_stage(
 ) -> Found:
     """Train one stage and return what is known after it."""
     folders = stage.folders(path)
-    if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):
-        print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose} ({stage})", flush=True)
     chosen = None
     if stage.name == "training" and found.noise is not None:
         choice = choose_training(stage.experiments[0], found.noise, request.method, found.reasons)
@@ -158,6 +160,8 @@ def _train_stage(
         chosen = choice.as_row()
         if stages[-1].name == "final":
             (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is unfinished without it
+    if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):
+        print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose} ({stage})", flush=True)
     if stage.name == "final":
         _correct_labels(path)
     for number, (experiment, folder) in enumerate(zip(stage.experiments, folders, strict=True)):
@@ -324,7 +328,8 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
     parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
     criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
     rate = f", noise rate {100 * experiment.noise_rate:g}%" if rate_is_known else ""
-    warmup = f", warm-up of {begins} epochs" if (begins := prepared.method.active_from) else ""
+    begins = prepared.method.active_from
+    warmup = f", warm-up of {begins} {'epoch' if begins == 1 else 'epochs'}" if begins else ""
     return [
         f"data:    {experiment.data}: {', '.join(facts)}",
         f"method:  {experiment.method}{criterion}{rate}{warmup}",

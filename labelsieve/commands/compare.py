@@ -57,7 +57,9 @@ def run(options: Namespace) -> None:
             "and pass them with --labels"
         )
     if options.noise_rate is None and options.rate is None:
-        raise InputError("give --noise-rate, the share of labels that are wrong")
+        raise InputError(
+            "give --noise pair --rate 0.4 to add noise, or --noise-rate, the share of labels that are wrong"
+        )
     settings = shared.experiment_settings(options)
     compare(
         options.data,

@@ -68,7 +68,7 @@ def add_reading(parser: ArgumentParser, streaming: bool = False) -> None:
         )
         group.add_argument("--cache", metavar="FOLDER", help="when streaming, keep decoded images in this folder")
         group.add_argument(
-            "--workers", type=int, metavar="N", help="when streaming, decoding threads. Default: all cores"
+            "--workers", type=int, metavar="N", help="when streaming, decoding threads. Default: two per core"
         )
 
 

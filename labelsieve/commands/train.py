@@ -116,7 +116,7 @@ def _finish(path: Path, shelf: "Shelf", automatic: bool) -> None:
         print(f"report: {write_report((path,), None, 200, partial(audit_run, shelf=shelf))}")
         print(f"review the suspect labels: labelsieve review {quoted}")
     else:
-        print(f"list the suspect labels: labelsieve report {quoted}")
+        print(f"audit the labels and write a report: labelsieve report {quoted}")
 
 
 def _noise_rate(options: Namespace) -> float | None:

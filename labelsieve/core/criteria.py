@@ -42,7 +42,7 @@ def penalty_labels(sums: Tensor, fallback: Tensor, column_weight: Tensor | None 
     """Return the penalty labels m (eq. 9-11): summed predictions without the observed label, normalized to sum 1.
 
     Row k of `sums` (N, K, K) is the sum of the predictions for label k. Rows without probability outside the diagonal
-    are taken from `fallback` (N, K, K). `_column_weight` (N, K) is a weight of each predicted class.
+    are taken from `fallback` (N, K, K). `column_weight` (N, K) is a weight of each predicted class.
     """
     mass = sums.double()
     if column_weight is not None:
@@ -90,7 +90,7 @@ class CriteriaOL(Criterion, name="ol"):
 
 
 class CriteriaPL(Criterion, name="pl"):
-    """Negative confidence in the penalty label.
+    """Minus the confidence in the penalty label, so that a higher score means cleaner.
 
     Args:
         update: "stack" sums the predictions made during training (Algorithm 3); "repredict" predicts the training set

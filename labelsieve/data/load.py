@@ -9,8 +9,9 @@ To add a format or dataset, write a module with two functions and add a line to 
     def is_mine(path: Path) -> bool: ...       whether a path looks like it; cheap, and never raises
     def read_mine(path: Path) -> Listing: ...  list its samples; raise InputError if files are missing or damaged
 
-A reader of images returns `Pictures`, whose images are decoded here. A reader of arrays or
-numbers returns `Labelled`. To let users pass a name instead of a path, add the name to `published.PUBLISHED`.
+The splits of a `Listing` are `Pictures` (encoded images, decoded here) or `Labelled` (arrays and numbers);
+`published.read_animal10n` is a short example. To let users pass a name instead of a path, add the name to
+`published.PUBLISHED`.
 """
 
 import difflib
@@ -64,7 +65,7 @@ from labelsieve.data.table import is_table, read_table
 from labelsieve.errors import InputError
 from labelsieve.runtime import generator
 
-SUPPORTED = f"{IMAGE_FOLDER}, a .csv, .tsv, .parquet or .npz file, CIFAR as published"
+SUPPORTED = f"{IMAGE_FOLDER}, a .csv, .tsv, .parquet or .npz file, a saved Hugging Face dataset, or CIFAR as published"
 MAX_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
 SIMILAR = 0.7  # of 1: minimum similarity of a path to suggest it for a misspelt one
 
@@ -75,24 +76,27 @@ class _Format(NamedTuple):
     matches: Callable[[Path], bool]
     read: Callable[..., Listing]
     columns: bool = False  # whether `read` has the arguments `label` and `image`
+    contained: bool = (
+        False  # whether everything lies in the file or folder itself; else its listing is fingerprinted too
+    )
 
 
 DATASETS: dict[str, Callable[[], Listing]] = {"fashion": read_fashion}  # embedded in the package
 FILE_FORMATS = (
-    _Format(is_npz, read_npz),
+    _Format(is_npz, read_npz, contained=True),
     _Format(is_table, read_table, columns=True),
     _Format(is_parquet, read_parquet, columns=True),
-    _Format(is_cifar, read_cifar),
+    _Format(is_cifar, read_cifar, contained=True),
 )
 FOLDER_FORMATS = (  # the first that matches is used
-    _Format(is_cifar, read_cifar),
-    _Format(is_tiny_imagenet, read_tiny_imagenet),
-    _Format(is_clothing1m, read_clothing1m),
-    _Format(is_animal10n_binary, read_animal10n_binary),
-    _Format(is_animal10n, read_animal10n),
+    _Format(is_cifar, read_cifar, contained=True),
+    _Format(is_tiny_imagenet, read_tiny_imagenet, contained=True),
+    _Format(is_clothing1m, read_clothing1m, contained=True),
+    _Format(is_animal10n_binary, read_animal10n_binary, contained=True),
+    _Format(is_animal10n, read_animal10n, contained=True),
     _Format(is_saved_dataset, read_saved_dataset, columns=True),
     _Format(is_parquet, read_parquet, columns=True),
-    _Format(lambda path: True, read_folder),
+    _Format(lambda path: True, read_folder, contained=True),
 )
 
 
@@ -155,10 +159,15 @@ def find(source: str, options: ReadOptions) -> Listing:
     if source in DATASETS:
         return DATASETS[source]()
     path = _locate(source)
-    for known in FOLDER_FORMATS if path.is_dir() else FILE_FORMATS if path.is_file() else ():
-        if known.matches(path):
-            return known.read(path, **({"label": options.label, "image": options.image} if known.columns else {}))
-    raise InputError(_not_found(source, path))
+    if (known := _format_of(path)) is None:
+        raise InputError(_not_found(source, path))
+    return known.read(path, **({"label": options.label, "image": options.image} if known.columns else {}))
+
+
+def _format_of(path: Path) -> _Format | None:
+    """Return the first format that a file or folder matches."""
+    formats = FOLDER_FORMATS if path.is_dir() else FILE_FORMATS if path.is_file() else ()
+    return next((known for known in formats if known.matches(path)), None)
 
 
 def frame_for(listing: Listing, options: ReadOptions) -> Frame | None:
@@ -246,7 +255,8 @@ def _source_facts(source: str, options: ReadOptions) -> Iterator[str]:
         yield from _folder_facts(path)
     elif path.is_file():
         yield f"{path.name} {file_stamp(path)}"
-    if is_table(path) or is_parquet(path) or is_saved_dataset(path) or not path.exists():
+    known = _format_of(path)
+    if known is None or not known.contained:
         yield f"{options.label} {options.image}"
         yield from _listing_facts(find(source, options))
 

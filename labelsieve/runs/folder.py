@@ -118,10 +118,13 @@ class RunFolder:
 
     def _refuse(self, different: Sequence[tuple[str, Any, Any]]) -> None:
         for name, was, now in different:
-            raise InputError(
-                f"{self.path} holds another run: it was trained {as_option(name, was)}, not {as_option(name, now)}; "
-                "name another --out"
-            )
+            if name == FINGERPRINT:
+                raise InputError(
+                    f"the data or labels changed since {self.path} was trained (fingerprint {was}, now {now}); "
+                    "restore them, or name another --out"
+                )
+            before, after = as_option(name, was), as_option(name, now)
+            raise InputError(f"{self.path} holds another run: it was trained {before}, not {after}; name another --out")
 
     def require_scores(self, epochs: Sequence[int], epochs_done: int) -> None:
         """Refuse requested scores of epochs that are over and whose scores were not saved."""
@@ -159,8 +162,6 @@ def _rank(name: str) -> int:
 
 def as_option(name: str, value: Any) -> str:
     """Describe a setting as the command line has it: with --epochs 12."""
-    if name == FINGERPRINT:
-        return f"on data and labels with fingerprint {value}"
     option = "--set" if name == "options" else name if name in WITHOUT_OPTION else f"--{name.replace('_', '-')}"
     if value is None or value is False or value in ("", []):
         return f"without {option}"

@@ -58,7 +58,7 @@ class Run:
 def read_run(path: Path, with_tables: bool = True) -> Run:
     """Read the folder of a finished run."""
     if not (path / "done").exists():
-        raise InputError(f"{path} is not a finished run") if path.is_dir() else not_a_run(path)
+        raise InputError(f"{path} is not a finished run") if (path / "spec.json").exists() else not_a_run(path)
     return read_progress(path, with_tables)
 
 

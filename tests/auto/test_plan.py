@@ -12,6 +12,7 @@ from labelsieve.audit.estimate import Interval
 from labelsieve.audit.held_out import HeldOutNoise
 from labelsieve.auto.plan import (
     LEARNING_RATES,
+    STAGES,
     Candidate,
     Found,
     Request,
@@ -24,7 +25,7 @@ from labelsieve.auto.plan import (
     share_held_out,
     with_probes,
 )
-from labelsieve.auto.train import STAGES, make_request, stage_progress
+from labelsieve.auto.train import make_request, stage_progress
 from labelsieve.cli import execute
 from labelsieve.runs.data import Shelf
 from labelsieve.runs.execute import training_of

@@ -35,7 +35,7 @@ def test_settings_are_printed_first_and_the_next_command_last(tmp_path, capsys):
         assert train(data, *SMALL[:8], *options, "--threads", "1", "--out", out) == 0
         first, *_, last = capsys.readouterr().out.splitlines()
         assert first == f"data:    {data}: 150 samples of 4 classes, 40 test samples"
-        assert last == f"list the suspect labels: labelsieve report '{out}'"
+        assert last == f"audit the labels and write a report: labelsieve report '{out}'"
     assert execute(shlex.split(last.partition(": ")[2])[1:]) == 0
     assert (out / "audit" / "labels.csv").exists() and (out / "report.html").exists()
 
@@ -44,7 +44,7 @@ def test_description_of_a_training(tmp_path, capsys):
     data = save_blobs(tmp_path / "data.npz", 150, test=40)
     assert train(data, *SMALL, "--out", tmp_path / "run") == 0
     _, method, network, *lines = capsys.readouterr().out.splitlines()
-    assert method == "method:  mentornet-prop, noise rate 20%, warm-up of 1 epochs"
+    assert method == "method:  mentornet-prop, noise rate 20%, warm-up of 1 epoch"
     assert network.startswith("network: small, ") and lines[0].startswith("epoch 1/2: loss ")
     assert f"trained: {tmp_path / 'run'} (model of epoch 2)" in lines
 

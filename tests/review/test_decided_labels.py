@@ -177,7 +177,7 @@ def test_changed_decisions_are_another_run(rounds, capsys):
         assert execute([*train, "--out", str(folder / "two")]) == 2
     finally:
         (folder / "reviewed.csv").write_bytes(was)
-    assert "holds another run: it was trained on data and labels with fingerprint" in capsys.readouterr().err
+    assert "the data or labels changed since" in capsys.readouterr().err
 
 
 def test_corrected_export_hints_at_decisions(rounds, capsys):

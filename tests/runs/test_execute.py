@@ -110,7 +110,7 @@ def test_changed_or_moved_data(trained, data, capsys):
     before = modified(trained)
     assert execute(argv) == 2
     error = capsys.readouterr().err
-    assert "holds another run: it was trained on data and labels with fingerprint" in error and error.count("\n") == 1
+    assert "the data or labels changed since" in error and error.count("\n") == 1
     assert modified(trained) == before
 
 

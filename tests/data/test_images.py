@@ -247,7 +247,7 @@ def test_fast_decode_is_close_to_decode(decoder, options, frame):
 
 def test_fast_decode_reduces_large_images(decoder, monkeypatch):
     sizes = []
-    monkeypatch.setattr(images_module, "resize", lambda pixels, *_: sizes.append(pixels.shape) or pixels)
+    monkeypatch.setattr(images_module, "_resize", lambda pixels, *_: sizes.append(pixels.shape) or pixels)
     for height, width, by in ((320, 400, 8), (319, 400, 4), (81, 90, 2), (79, 200, 1)):
         fast_decode(jpeg_bytes(smooth(height, width, 2)), Frame(40, 45, 3))
         assert reduction(height, width, Frame(40, 45, 3)) == by

@@ -295,8 +295,8 @@ def test_fp16_is_rejected_for_methods_with_parameters(tmp_path):
     trainer = SimpleNamespace(args=args, model=None, optimizer=None, compute_loss_func=None)
     message = "the method's own parameters cannot use scaled gradients: use bf16 instead of fp16"
     with pytest.raises(ValueError, match=message):
-        adapter.check_arguments(method_of("sop"), trainer)
-    adapter.check_arguments(method_of(), trainer)
+        adapter._check_arguments(method_of("sop"), trainer)
+    adapter._check_arguments(method_of(), trainer)
 
 
 class Bare(torch.nn.Module):

@@ -252,7 +252,7 @@ def test_failed_save_is_shown_as_an_error(run, page_of, monkeypatch):
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         page = page_of(server.url)
         with monkeypatch.context() as patch:
-            patch.setattr(decisions, "append_line", full)
+            patch.setattr(decisions, "_append_line", full)
             press(page, "k")
         assert "Not saved. The disk is full" in page.text_content("#problem")
         assert shown_index(page) == 39 and page.text_content("#progress").startswith("0 of 35 suspects decided")

@@ -18,7 +18,7 @@ from labelsieve.train.loop import StopFlag
 
 @pytest.fixture(autouse=True)
 def plenty_of_memory(monkeypatch):
-    monkeypatch.setattr(module, "measure_fit", lambda prepared: Fit(bytes_per_run=2**30, free=5 * 2**30))
+    monkeypatch.setattr(module, "_measure_fit", lambda prepared: Fit(bytes_per_run=2**30, free=5 * 2**30))
 
 
 def experiment(data, seed, method="mentornet-prop", **more):

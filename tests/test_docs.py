@@ -162,6 +162,18 @@ def test_the_figures_of_reading_come_from_the_records():
             assert re.search(rf"{table['seconds']} s and\s+{table['peak_mb']} MB", log)
 
 
+def test_costs_of_commands_match_the_record():
+    record = json.loads((ROOT / "benchmarks" / "results" / "commands.json").read_text())
+    minutes = record["after"]["train"]["wall_s"] / 60
+    assert f"{record['pictures']:,} small pictures take {minutes:.0f} minutes on two CPU cores" in README
+    for row in ("--help, s", "train --help, s"):
+        before, after = (record[name][row] for name in ("before", "after"))
+        assert f"| `labelsieve {row.removesuffix(', s')}` | {before:.2f} s | {after:.2f} s |" in LOG
+    for name, digits in (("train", 0), ("train, again when finished", 1)):
+        before, after = (record[when][name]["cpu_s"] for when in ("before", "after"))
+        assert f"CPU seconds | {before:.{digits}f} | {after:.{digits}f} |" in LOG
+
+
 def test_readme_is_short():
     assert README.count("\n") <= 150
 

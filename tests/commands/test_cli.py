@@ -146,7 +146,7 @@ for arguments in (["--help"], *([name, "--help"] for name in COMMANDS)):
         ("demo --noise foo", "unknown noise 'foo'"),
         ("demo --methods default,nothing", "unknown method 'nothing'"),
         ("demo --seeds 0", "seeds must be at least 1"),
-        ("compare", "give --noise-rate"),
+        ("compare", "give --noise pair --rate 0.4 to add noise, or --noise-rate"),
         ("compare --rate 0.2", "give --noise as well"),
         ("compare --noise T.npy", "write labels with `labelsieve noise`"),
         ("compare --noise asymmetric --rate 0.2", "not asymmetric; write labels"),

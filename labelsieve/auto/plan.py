@@ -70,7 +70,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """What to train automatically."""
+    """A requested automatic training."""
 
     candidates: tuple[Candidate, ...]  # several if the network must be chosen by short trainings
     method: str | None = None  # requested by the user; its model is delivered
@@ -83,7 +83,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Found:
-    """What the finished stages have shown."""
+    """Results of the finished stages."""
 
     network: int | None = None  # position among the candidates
     lr: float | None = None

@@ -76,9 +76,7 @@ class _Format(NamedTuple):
     matches: Callable[[Path], bool]
     read: Callable[..., Listing]
     columns: bool = False  # whether `read` has the arguments `label` and `image`
-    contained: bool = (
-        False  # whether everything lies in the file or folder itself; else its listing is fingerprinted too
-    )
+    contained: bool = False  # whether all data lies in the file or folder; else the listing is examined too
 
 
 DATASETS: dict[str, Callable[[], Listing]] = {"fashion": read_fashion}  # embedded in the package

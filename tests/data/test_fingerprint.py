@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelsieve.data import ReadOptions, source_fingerprint
+from labelsieve.data import ReadOptions, load, source_fingerprint
+from labelsieve.data.folder import labelled_files
+from labelsieve.data.sets import Listing
 from labelsieve.errors import InputError
 
 
@@ -181,3 +183,19 @@ def test_parquet_with_a_column_of_paths_covers_the_image_files(photos):
     before = fingerprint(shards)
     append(photos)
     assert fingerprint(shards) not in (before, None)
+
+
+def test_files_named_by_a_new_format_are_examined(tmp_path, monkeypatch):
+    """A format is not self-contained unless it says so: images that it names elsewhere count."""
+    write_image(tmp_path / "elsewhere" / "a.png")
+    (tmp_path / "mine.list").write_text("a.png 0")
+
+    def read_list(path: Path) -> Listing:
+        return Listing(labelled_files(tmp_path / "elsewhere", ["a.png"], [0], ("x", "y")))
+
+    known = load._Format(lambda path: path.suffix == ".list", read_list)
+    monkeypatch.setattr(load, "FILE_FORMATS", (*load.FILE_FORMATS, known))
+    before = fingerprint(tmp_path / "mine.list")
+    assert before is not None and before == fingerprint(tmp_path / "mine.list")
+    write_image(tmp_path / "elsewhere" / "a.png", seed=1)
+    assert fingerprint(tmp_path / "mine.list") != before

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from labelsieve.data.folder import IMAGE_FOLDER
 from labelsieve.data.images import BadImage, Frame, Pictures, Unusable, decode, read_header
 from labelsieve.data.load import ReadOptions, find, frame_for
-from labelsieve.data.sets import Labelled, Undecoded
+from labelsieve.data.sets import Labelled, Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.progress import live_bar
 from labelsieve.text import printable
@@ -79,6 +79,9 @@ def _examine_sample(split: Undecoded, index: int, frame: Frame | None) -> _Exami
         decode(content, frame)
         header = read_header(content)
         return _Examined(hashlib.sha256(content).digest(), (header.height, header.width))
+    if isinstance(split, Texts):
+        text = split.texts[index]
+        return _Examined(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest(), (len(text),))
     values = split.images[index]
     return _Examined(hashlib.sha256(values.numpy().tobytes()).digest(), tuple(values.shape[1:]) or (len(values),))
 

@@ -60,13 +60,17 @@ from labelsieve.data.published import (
     read_tiny_imagenet,
     subsampled,
 )
-from labelsieve.data.sets import Labelled, Listing, Sets, Streamed, Trainable, Undecoded, default_workers
+from labelsieve.data.sets import Labelled, Listing, Sets, Streamed, Texts, Trainable, Undecoded, default_workers
 from labelsieve.data.table import is_table, read_table
 from labelsieve.errors import InputError
 from labelsieve.runtime import generator
 
 SUPPORTED = f"{IMAGE_FOLDER}, a .csv, .tsv, .parquet or .npz file, a saved Hugging Face dataset, or CIFAR as published"
 MAX_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
+TEXTS_NEED = (
+    "texts need a backbone: pip install 'labelsieve[text]', or name one with --backbone hf:NAME, "
+    "or pass features with --features"
+)
 SIMILAR = 0.7  # of 1: minimum similarity of a path to suggest it for a misspelt one
 
 
@@ -108,6 +112,8 @@ class ReadOptions:
     frame: Frame | None = None  # exact frame, for a trained network
     label: str | None = None  # label column of a table
     image: str | None = None  # image column of a table
+    text: str | None = None  # text column of a table
+    features: str | None = None  # file of features for the samples of the source
     skip_bad: bool = False  # ignore unusable files and rows
     stream: bool = False  # read images from disk during training, even if they fit into memory
     cache: str | None = None  # folder for decoded images, when streaming
@@ -184,6 +190,8 @@ def decode_all(split: Undecoded, frame: Frame | None) -> tuple[Labelled, list[Un
     """Decode a split into memory; return it without the samples that cannot be decoded, and those."""
     if isinstance(split, Labelled):
         return split, []
+    if isinstance(split, Texts):
+        raise InputError(TEXTS_NEED)
     assert frame is not None
     images = np.empty((len(split), frame.channels, frame.height, frame.width), dtype=np.uint8)
 
@@ -328,7 +336,7 @@ def _check_options(source: str, listing: Listing, options: ReadOptions, stream: 
     """Raise for options that have no effect on this data."""
     if options.cache is not None and not stream:
         raise InputError(f"--cache stores streamed images, but {source} fits into memory; add --stream or omit --cache")
-    if options.size is not None and not isinstance(listing.train, Pictures) and options.size not in listing.train.shape:
+    if options.size is not None and isinstance(listing.train, Labelled) and options.size not in listing.train.shape:
         raise InputError(f"{source} contains arrays, which --size does not resize; omit it")
     if stream and _is_subsampled(listing, options):
         raise InputError("Tiny-ImageNet at 32 pixels is reduced in memory; omit --stream")

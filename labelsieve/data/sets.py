@@ -1,5 +1,7 @@
 """Labelled sets: listed but not decoded (`Listing`), in memory (`Labelled`), or read from disk by batch (`Streamed`).
 
+A listing contains images (`Pictures`), texts (`Texts`), or arrays and numbers (`Labelled`).
+
 `Labelled` and `Streamed` have the same interface for training: iterate over `staged(order, size)` to put one batch
 after the other in place, and call `inputs(index)` for the normalised inputs of the current batch.
 """
@@ -39,6 +41,32 @@ def normalise_inputs(samples: Tensor, normalise: str) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """A labelled set of texts."""
+
+    names: Sequence[str]  # (n) file:row
+    texts: Sequence[str]  # (n)
+    labels: Tensor  # (n) int64
+    classes: tuple[str, ...]
+    clean: Tensor | None = None  # (n) true labels, if known
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def at(self, index: Sequence[int] | Tensor) -> "Texts":
+        """Return the subset at the given positions."""
+        picked = torch.as_tensor(index, dtype=torch.int64)
+        positions = picked.tolist()
+        return replace(
+            self,
+            names=[self.names[i] for i in positions],
+            texts=[self.texts[i] for i in positions],
+            labels=self.labels[picked],
+            clean=None if self.clean is None else self.clean[picked],
+        )
+
+
+@dataclass(frozen=True)
 class Labelled:
     """A labelled set of images or features in memory or on a device."""
 
@@ -49,6 +77,7 @@ class Labelled:
     names: Sequence[str] | None = None  # (n) path, or file:row
     normalise: str = "image"  # or "imagenet"
     columns: tuple[str, ...] | None = None  # of features
+    original: "Undecoded | None" = None  # (n) the samples that the features were computed from
 
     @property
     def num_classes(self) -> int:
@@ -84,8 +113,10 @@ class Labelled:
 
     def at(self, index: Tensor) -> "Labelled":
         """Return the subset at the given positions, or of a mask."""
-        names = None if self.names is None else [self.names[i] for i in index.tolist()]
-        return replace(self._map_tensors(lambda tensor: tensor[index]), names=names)
+        picked = torch.arange(len(self))[index.cpu()]
+        names = None if self.names is None else [self.names[i] for i in picked.tolist()]
+        original = None if self.original is None else self.original.at(picked)
+        return replace(self._map_tensors(lambda tensor: tensor[index]), names=names, original=original)
 
     def relabelled(self, labels: Tensor) -> "Labelled":
         """Return the set with other labels; the old ones become the true labels if none are known."""
@@ -206,7 +237,7 @@ class Streamed:
 
 
 Trainable = Labelled | Streamed
-Undecoded = Labelled | Pictures
+Undecoded = Labelled | Pictures | Texts
 
 
 class Sets(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from labelsieve.data.cache import open_cache
 from labelsieve.data.images import fast_decode
 from labelsieve.data.load import decode_all
-from labelsieve.data.sets import SLOTS, Labelled, standardise, usable_cores
+from labelsieve.data.sets import SLOTS, Labelled, Texts, standardise, usable_cores
 from labelsieve.errors import InputError
 from tests.data.builders import COUNT, FRAME, batches, decoding_threads, streamed
 
@@ -88,6 +88,24 @@ def test_streamed_set_behaves_like_labelled(pictures):
         assert torch.equal(part.labels, other.labels[index]) and torch.equal(part.clean, data.labels[index])
         assert torch.equal(torch.cat(batches(part, torch.arange(3), 2)), whole[index])
         assert torch.equal(batches(part.at(torch.tensor([2])), torch.tensor([0]), 2)[0], whole[index][2:])
+
+
+def test_subset_of_features_keeps_the_samples_that_they_were_computed_from():
+    words = ["zero", "one", "two", "three"]
+    clean = torch.tensor([1, 0, 1, 0])
+    texts = Texts([f"t.csv:{k}" for k in range(4)], words, torch.tensor([0, 1, 0, 1]), ("a", "b"), clean)
+    features = torch.arange(8.0).reshape(4, 2)
+    data = Labelled(features, texts.labels, texts.classes, clean, texts.names, original=texts)
+    part = data.at(torch.tensor([3, 1])).to(torch.device("cpu")).relabelled(torch.tensor([0, 0]))
+    assert isinstance(part.original, Texts)
+    assert part.original.texts == ["three", "one"]
+    assert part.original.names == part.names == ["t.csv:3", "t.csv:1"]
+    assert part.original.labels.tolist() == [1, 1] and part.labels.tolist() == [0, 0]
+    assert part.original.clean is not None and part.original.clean.tolist() == [0, 0]
+    masked = data.at(torch.tensor([False, True, True, False]))
+    assert isinstance(masked.original, Texts)
+    assert masked.original.texts == ["one", "two"] and masked.names == ["t.csv:1", "t.csv:2"]
+    assert masked.images.tolist() == [[2, 3], [4, 5]]
 
 
 def test_misuse_raises(pictures):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from statistics import median_low
 from typing import NamedTuple
 
 from labelsieve.data.folder import IMAGE_FOLDER
@@ -25,12 +26,19 @@ class _Examined(NamedTuple):
     """Digest and size of a sample."""
 
     digest: bytes
-    size: tuple[int, ...]  # (height, width), or (columns,)
+    size: tuple[int, ...]  # (height, width), (columns,) or (characters,)
 
 
-def check(data: str, size: int | None, label: str | None, image: str | None) -> None:
+def check(
+    data: str,
+    size: int | None = None,
+    label: str | None = None,
+    image: str | None = None,
+    text: str | None = None,
+    features: str | None = None,
+) -> None:
     """Print a report on a dataset; raise InputError if files or rows cannot be used."""
-    options = ReadOptions(size=size, label=label, image=image)
+    options = ReadOptions(size=size, label=label, image=image, text=text, features=features)
     listing = find(data, options)
     frame = frame_for(listing, options)
     print(f"{data}: {listing.kind}")
@@ -97,7 +105,8 @@ def _describe(name: str, split: Undecoded, examined: dict[int, _Examined], frame
         (most, many), *_, (least, few) = counts.most_common()
         both = f"{printable(split.classes[most])} has {many:,} samples, {printable(split.classes[least])} {few:,}"
         lines.append(f"  imbalanced: {both}, {many / few:.1f} times as many")
-    lines.append(f"  sizes: {_summarise_sizes(Counter(one.size for one in examined.values()))}")
+    sizes = Counter(one.size for one in examined.values())
+    lines.append(f"  {_text_lengths(sizes) if isinstance(split, Texts) else f'sizes: {_summarise_sizes(sizes)}'}")
     if frame is not None and isinstance(split, Pictures):
         lines.append(f"  read as {frame.height} x {frame.width}, {'gray' if frame.channels == 1 else 'RGB'}")
     if isinstance(split, Labelled) and split.columns:
@@ -113,6 +122,11 @@ def _summarise_sizes(sizes: Counter[tuple[int, ...]]) -> str:
     ranges = f"heights {min(heights)} to {max(heights)}, widths {min(widths)} to {max(widths)}"
     (common, count), *_ = sizes.most_common(1)
     return f"{len(sizes):,} different, {ranges}, most common {_size_text(common)} ({count:,})"
+
+
+def _text_lengths(sizes: Counter[tuple[int, ...]]) -> str:
+    lengths = [length for (length,) in sizes.elements()]
+    return f"texts of {min(lengths):,} to {max(lengths):,} characters, median {median_low(lengths):,}"
 
 
 def _size_text(size: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ To add a format or dataset, write a module with two functions and add a line to 
     def is_mine(path: Path) -> bool: ...       whether a path looks like it; cheap, and never raises
     def read_mine(path: Path) -> Listing: ...  list its samples; raise InputError if files are missing or damaged
 
-The splits of a `Listing` are `Pictures` (encoded images, decoded here) or `Labelled` (arrays and numbers);
+The splits of a `Listing` are `Pictures` (encoded images, decoded here), `Texts`, or `Labelled` (arrays and numbers);
 `published.read_animal10n` is a short example. To let users pass a name instead of a path, add the name to
 `published.PUBLISHED`.
 """
@@ -61,7 +61,7 @@ from labelsieve.data.published import (
     subsampled,
 )
 from labelsieve.data.sets import Labelled, Listing, Sets, Streamed, Texts, Trainable, Undecoded, default_workers
-from labelsieve.data.table import is_table, read_table
+from labelsieve.data.table import is_table, is_table_folder, read_table, read_table_folder
 from labelsieve.errors import InputError
 from labelsieve.runtime import generator
 
@@ -79,7 +79,7 @@ class _Format(NamedTuple):
 
     matches: Callable[[Path], bool]
     read: Callable[..., Listing]
-    columns: bool = False  # whether `read` has the arguments `label` and `image`
+    columns: bool = False  # whether `read` has the arguments `label`, `image` and `text`
     contained: bool = False  # whether all data lies in the file or folder; else the listing is examined too
 
 
@@ -98,6 +98,7 @@ FOLDER_FORMATS = (  # the first that matches is used
     _Format(is_animal10n, read_animal10n, contained=True),
     _Format(is_saved_dataset, read_saved_dataset, columns=True),
     _Format(is_parquet, read_parquet, columns=True),
+    _Format(is_table_folder, read_table_folder, columns=True),
     _Format(lambda path: True, read_folder, contained=True),
 )
 
@@ -165,7 +166,8 @@ def find(source: str, options: ReadOptions) -> Listing:
     path = _locate(source)
     if (known := _format_of(path)) is None:
         raise InputError(_not_found(source, path))
-    return known.read(path, **({"label": options.label, "image": options.image} if known.columns else {}))
+    columns = {"label": options.label, "image": options.image, "text": options.text}
+    return known.read(path, **(columns if known.columns else {}))
 
 
 def _format_of(path: Path) -> _Format | None:
@@ -263,7 +265,7 @@ def _source_facts(source: str, options: ReadOptions) -> Iterator[str]:
         yield f"{path.name} {file_stamp(path)}"
     known = _format_of(path)
     if known is None or not known.contained:
-        yield f"{options.label} {options.image}"
+        yield f"{options.label} {options.image}" + ("" if options.text is None else f" {options.text}")
         yield from _listing_facts(find(source, options))
 
 

@@ -1,7 +1,7 @@
 """Read Parquet files, and datasets that Hugging Face's `save_to_disk` wrote.
 
-Each row has a label, and an image, an image path or numbers. Rows are counted from 0. The bytes of images stay in the
-file until they are needed.
+Each row has a label, and an image, an image path, a text, numbers or a list of numbers. Rows are counted from 0. The
+bytes of images stay in the file until they are needed.
 """
 
 import importlib
@@ -21,7 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labelsieve.data.classes import Array, quote
-from labelsieve.data.columns import SPLITS, ColumnRoles, RawTable, assign_columns, feature_tensor, list_table
+from labelsieve.data.columns import (
+    SPLITS,
+    ColumnRoles,
+    RawTable,
+    assign_columns,
+    feature_tensor,
+    list_table,
+    text_faults,
+)
 from labelsieve.data.images import FileReader, Reader, file_stamp
 from labelsieve.data.sets import Listing
 from labelsieve.data.table import path_faults
@@ -131,7 +139,7 @@ def is_parquet(path: Path) -> bool:
     return any(path.glob("*.parquet")) if path.is_dir() else path.suffix.lower() in PARQUET_SUFFIXES
 
 
-def read_parquet(path: Path, label: str | None = None, image: str | None = None) -> Listing:
+def read_parquet(path: Path, label: str | None = None, image: str | None = None, text: str | None = None) -> Listing:
     """List the rows of a Parquet file, or of a folder of Parquet files with equal columns.
 
     If all files of a folder have names that start with train, test or validation, they define the splits.
@@ -144,7 +152,7 @@ def read_parquet(path: Path, label: str | None = None, image: str | None = None)
             opened.append(parquet.ParquetFile(file))
     schemas = [file.schema_arrow for file in opened]
     _check_equal_columns(files, schemas)
-    roles = _assign_arrow_columns(schemas[0], str(path), label, image)
+    roles = _assign_arrow_columns(schemas[0], str(path), label, image, text)
     reader, embedded = None, _embedded_column(schemas[0], roles)
     if embedded is not None:
         groups = [(k, group) for k, file in enumerate(opened) for group in range(file.num_row_groups)]
@@ -164,7 +172,9 @@ def is_saved_dataset(path: Path) -> bool:
     return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 
 
-def read_saved_dataset(path: Path, label: str | None = None, image: str | None = None) -> Listing:
+def read_saved_dataset(
+    path: Path, label: str | None = None, image: str | None = None, text: str | None = None
+) -> Listing:
     """List the rows of a folder that `save_to_disk` wrote; the folders of a dataset dict are the splits."""
     _pyarrow("ipc")
     folders = _dataset_folders(path)
@@ -176,7 +186,7 @@ def read_saved_dataset(path: Path, label: str | None = None, image: str | None =
             tables.append(_open_stream(file))
     _check_equal_columns(paths, [table.schema for table in tables])
     schema = tables[0].schema
-    roles = _assign_arrow_columns(schema, str(path), label, image)
+    roles = _assign_arrow_columns(schema, str(path), label, image, text)
     reader, embedded = None, _embedded_column(schema, roles)
     if embedded is not None:
         starts = _starts([table.num_rows for table in tables])
@@ -266,25 +276,25 @@ def _difference(one: Arrow, other: Arrow) -> str:
     )
 
 
-def _assign_arrow_columns(schema: Arrow, source: str, label: str | None, image: str | None) -> ColumnRoles:
+def _assign_arrow_columns(
+    schema: Arrow, source: str, label: str | None, image: str | None, text: str | None
+) -> ColumnRoles:
     """Return the roles of the columns; raise if the type of a column does not fit its role."""
-    if image is None:
-        counts = Counter(schema.names)
-        image = next(
-            (
-                name
-                for name in schema.names
-                if name != label and counts[name] == 1 and _is_bytes(schema.field(name).type)
-            ),
-            None,
-        )
-    roles = assign_columns(schema.names, source, label, image)
+    counts = Counter(schema.names)
+    kinds = {name: schema.field(name).type for name in schema.names if name != label and counts[name] == 1}
+    if image is None and text is None:
+        image = next((name for name, kind in kinds.items() if _is_bytes(kind)), None)
+    texts, vectors = ([name for name, kind in kinds.items() if fits(kind)] for fits in (_is_text, _is_vector))
+    roles = assign_columns(schema.names, source, label, image, text, texts, vectors)
     needed = [(roles.label, _is_label, "labels are integers or strings")]
     if roles.clean is not None:
         needed.append((roles.clean, _is_label, "labels are integers or strings"))
     if roles.image is not None:
         needed.append((roles.image, _is_image, "images are encoded bytes, {bytes, path}, or paths"))
-    needed += [(name, _is_numeric, "features are numbers; remove the column") for name in roles.numbers]
+    if roles.text is not None:
+        needed.append((roles.text, _is_text, "texts are strings"))
+    other = "features are numbers; remove the column, or pass --text-column if it contains the texts"
+    needed += [(name, _is_numeric, other) for name in roles.numbers]
     for name, accepts, rule in needed:
         if not accepts(schema.field(name).type):
             raise InputError(f"{source}: column {quote(name)} has the type {schema.field(name).type}; {rule}")
@@ -309,6 +319,13 @@ def _is_text(kind: Arrow) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
+def _is_vector(kind: Arrow) -> bool:
+    """Return whether the cells of a column type are lists of floating-point numbers."""
+    types = _pyarrow("types")
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(fits(kind) for fits in lists) and bool(types.is_floating(kind.value_type))
+
+
 def _is_image(kind: Arrow) -> bool:
     return _is_bytes(kind) or _is_text(kind)
 
@@ -326,7 +343,7 @@ def _is_numeric(kind: Arrow) -> bool:
 
 def _columns_to_read(roles: ColumnRoles, embedded: str | None) -> list[str]:
     """Return the columns that are read at once: all that are used, except the bytes of images."""
-    named = (roles.label, roles.split, roles.clean, roles.image, *roles.numbers)
+    named = (roles.label, roles.split, roles.clean, roles.image, roles.text, roles.vector, *roles.numbers)
     return list(dict.fromkeys(name for name in named if name not in (None, embedded)))
 
 
@@ -367,11 +384,18 @@ def _raw_table(
     integers = all(label is None or type(label) is int for label in (*labels, *(clean or ())))
     faults: dict[int, str] = {}
     names: Sequence[str] = rows
-    if roles.image is None:
-        inputs: Any = feature_tensor(_feature_values(parts, roles), roles.numbers, faults)
-    elif reader is not None:
-        inputs = reader
-    else:
+    texts, columns = None, roles.numbers
+    inputs: Any = reader
+    if roles.text is not None:
+        texts = [text or "" for text in _column_values(parts, roles.text)]
+        faults = text_faults(texts)
+    if roles.vector is not None:
+        values = _list_values(parts, roles.vector, faults)
+        columns = tuple(f"{roles.vector}[{k}]" for k in range(values.shape[1]))
+        inputs = feature_tensor(values, columns, faults)
+    elif roles.numbers:
+        inputs = feature_tensor(_feature_values(parts, roles), roles.numbers, faults)
+    elif roles.image is not None and reader is None:
         folder = _image_folder(path)
         names = [(name or "").strip() for name in _column_values(parts, roles.image)]
         inputs, faults = FileReader(folder, names), path_faults(folder, names, labels, rows)
@@ -380,12 +404,13 @@ def _raw_table(
         rows,
         names,
         inputs,
-        roles.numbers,
+        columns,
         labels,
         faults,
         splits=_split_values(parts, roles),
         clean=clean,
         classes=classes if integers else None,
+        texts=texts,
     )
 
 
@@ -418,6 +443,28 @@ def _feature_values(parts: Sequence[_TableFile], roles: ColumnRoles) -> Array:
             for column, name in enumerate(roles.numbers):
                 table[start:stop, column] = part.rows.column(name).cast("float64", safe=False).to_numpy()
         start = stop
+    return table
+
+
+def _list_values(parts: Sequence[_TableFile], column: str, faults: dict[int, str]) -> Array:
+    """Return the lists of a column as (n, F) float32; rows without a list of the usual length become faults."""
+    lists = [(part.path, chunk) for part in parts for chunk in part.rows.column(column).chunks]
+    length = _pyarrow("compute").list_value_length
+    lengths = [length(chunk).fill_null(0).to_numpy(zero_copy_only=False) for _, chunk in lists]
+    whole = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+    if not whole.any():
+        raise InputError(f"{parts[0].path}: the lists of column {quote(column)} are empty")
+    width = int(np.bincount(whole[whole > 0]).argmax())
+    for row in np.flatnonzero(whole != width).tolist():
+        faults.setdefault(row, f"column {quote(column)} has {whole[row]} numbers, other rows have {width}")
+    table = np.full((len(whole), width), np.nan, dtype=np.float32)
+    start = 0
+    for (path, chunk), found in zip(lists, lengths, strict=True):
+        with _arrow_errors(path), np.errstate(over="ignore"):
+            good = found == width
+            numbers = chunk.filter(_pyarrow().array(good)).flatten().to_numpy(zero_copy_only=False)
+            table[start : start + len(chunk)][good] = numbers.reshape(-1, width)
+        start += len(chunk)
     return table
 
 

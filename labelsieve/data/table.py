@@ -1,4 +1,4 @@
-"""Read CSV and TSV files with a label column, and image paths or numbers."""
+"""Read CSV and TSV files with a label column, and image paths, texts or numbers."""
 
 import csv
 import itertools
@@ -16,18 +16,24 @@ from torch import Tensor
 from labelsieve.data.classes import quote
 from labelsieve.data.columns import (
     IMAGE_NAMES,
+    SPLITS,
+    TEXT_NAMES,
     ColumnRoles,
     RawTable,
     assign_columns,
     feature_tensor,
     list_table,
+    text_faults,
     usual_column,
 )
-from labelsieve.data.images import FileReader, Pictures
-from labelsieve.data.sets import Labelled, Listing
+from labelsieve.data.folder import visible_entries
+from labelsieve.data.images import FileReader, Pictures, Unusable
+from labelsieve.data.sets import Labelled, Listing, Texts
 from labelsieve.errors import InputError
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
+SPLIT_SUFFIXES = (".csv", ".tsv")  # of the files of a folder
+PEEKED = 1000  # rows from which the kind of a column is determined
 MAX_LENGTH = 16 * 2**20  # characters of a line or a cell
 SEPARATORS = ",;\t|"
 DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+([eE][-+]?[0-9]+)?")
@@ -38,9 +44,9 @@ DictRow = dict[str, str | None]  # column -> cell; None if the row is too short
 class _TableCells(NamedTuple):
     """The cells of a table that are used, by column."""
 
-    lines: list[int]
+    rows: list[str]  # file:line
     labels: list[str]
-    paths: list[str]
+    strings: list[str]  # image paths or texts
     values: "array[float]"  # row by row
     faults: dict[int, str]
     splits: list[str] | None
@@ -52,22 +58,44 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in TEXT_SUFFIXES
 
 
-def read_table(path: Path, label: str | None = None, image: str | None = None) -> Listing:
+def read_table(path: Path, label: str | None = None, image: str | None = None, text: str | None = None) -> Listing:
     """List the rows of a CSV or TSV file.
 
-    With a column of image paths (relative to the folder of the file) the sets are Pictures. Without one, all other
-    columns are numbers.
+    With a column of image paths (relative to the folder of the file) the sets are Pictures, with a column of texts they
+    are Texts. Otherwise all other columns are numbers.
     """
-    with _text_file(path) as file:
-        records = _records(path, file)
-        columns = [name.strip() for name in next(records, (1, []))[1]]
-        if not columns:
-            raise InputError(f"{path} is empty; its first line must contain the column names")
-        roles = assign_columns(columns, str(path), label, image)
-        cells = _collect_cells(path, columns, roles, records)
-    if not cells.lines:
-        raise InputError(f"{path} has a header but no rows; at least one row per class is needed")
-    return list_table(_raw_table(path, roles, cells), "a table")
+    roles = _find_roles(path, label, image, text)
+    cells = _empty_cells(roles)
+    _read_cells(path, roles, cells)
+    return list_table(_raw_table(path, path.parent, roles, cells), _kind(roles))
+
+
+def is_table_folder(path: Path) -> bool:
+    """Return whether a folder has a table train.csv or train.tsv, and no folders of classes or splits."""
+    try:
+        if "train" not in [split for split, _ in _split_tables(path)]:
+            return False
+        folders = [entry.name for entry in visible_entries(path) if entry.is_dir()]
+    except (OSError, InputError):
+        return False
+    return len(folders) < 2 and not any(name.lower() in SPLITS for name in folders)
+
+
+def read_table_folder(
+    root: Path, label: str | None = None, image: str | None = None, text: str | None = None
+) -> Listing:
+    """List the rows of train.csv, and of test.csv and val.csv next to it; the training table defines the columns."""
+    tables: dict[str, Path] = {}
+    for split, path in _split_tables(root):
+        if tables.setdefault(split, path) != path:
+            raise InputError(f"{root} has both {tables[split].name} and {path.name}; remove one of them")
+    roles = _find_roles(tables["train"], label, image, text)._replace(split=None)  # the files are the splits
+    cells = _empty_cells(roles)
+    splits: list[str] = []
+    for split, path in tables.items():
+        _read_cells(path, roles, cells, tables["train"])
+        splits += [split] * (len(cells.rows) - len(splits))
+    return list_table(_raw_table(root, root, roles, cells._replace(splits=splits)), f"{_kind(roles)} for each split")
 
 
 def read_unlabelled_table(
@@ -92,6 +120,22 @@ def read_unlabelled_table(
     names = [f"{path.name}:{line}" for line, _ in rows]
     values = torch.tensor([_parse_numbers(row, columns, name) for (_, row), name in zip(rows, names, strict=True)])
     return Labelled(values, labels, classes, names=names, columns=tuple(columns))
+
+
+def read_unlabelled_texts(path: Path, classes: tuple[str, ...], text: str | None) -> tuple[Texts, list[Unusable]]:
+    """Return the texts of a CSV or TSV file, without the empty ones, and those; all labels are 0."""
+    header, rows = read_dict_rows(path)
+    column = usual_column(header, TEXT_NAMES) if text is None else text
+    if column is None or column not in header:
+        raise InputError(f"{path} has no column {column or 'text'!r}; pass the text column with --text-column")
+    texts = [row[column] or "" for _, row in rows]
+    names = [f"{path.name}:{line}" for line, _ in rows]
+    faults = text_faults(texts)
+    found = Texts(names, texts, torch.zeros(len(texts), dtype=torch.int64), classes)
+    good = [row for row in range(len(texts)) if row not in faults]
+    if not good:
+        raise InputError(f"{path} has no texts in the column {column!r}")
+    return found.at(good), [Unusable(names[row], reason) for row, reason in faults.items()]
 
 
 def read_records(path: Path) -> list[tuple[int, list[str]]]:
@@ -121,6 +165,8 @@ def _not_a_number(cell: str) -> str:
     """Return why a cell is not a number, and the fix."""
     if DECIMAL_COMMA.fullmatch(cell.strip()):
         return f"has a decimal comma; use decimal points: {cell.strip().replace(',', '.')}"
+    if " " in cell.strip():
+        return "is not a number; pass --text-column if these are the texts, otherwise correct or remove the column"
     return "is not a number; correct it, or remove the column"
 
 
@@ -206,14 +252,73 @@ def _undecodable_place(path: Path) -> str:
     return "the last character is truncated"
 
 
+def _split_tables(root: Path) -> list[tuple[str, Path]]:
+    """Return split and path of the tables of a folder that are named as a split, the training table first."""
+    paths = sorted(root / entry.name for entry in visible_entries(root) if entry.is_file())
+    found = [(SPLITS.get(path.stem.lower(), ""), path) for path in paths if path.suffix.lower() in SPLIT_SUFFIXES]
+    return sorted([(split, path) for split, path in found if split], key=lambda table: table[0] != "train")
+
+
+def _kind(roles: ColumnRoles) -> str:
+    return "a table" if roles.text is None else "a table of texts"
+
+
+def _header(path: Path, records: Iterator[tuple[int, list[str]]]) -> list[str]:
+    columns = [name.strip() for name in next(records, (1, []))[1]]
+    if not columns:
+        raise InputError(f"{path} is empty; its first line must contain the column names")
+    return columns
+
+
+def _find_roles(path: Path, label: str | None, image: str | None, text: str | None) -> ColumnRoles:
+    """Return the roles of the columns, from their names and the first rows."""
+    with _text_file(path) as file:
+        records = _records(path, file)
+        columns = _header(path, records)
+        usual = {name: k for k, name in enumerate(columns) if name.lower() in TEXT_NAMES}
+        first = [record for _, record in itertools.islice(records, PEEKED if usual else 0)]
+    texts = [name for name, k in usual.items() if _are_texts(first, k)]
+    return assign_columns(columns, str(path), label, image, text, texts)
+
+
+def _are_texts(records: Sequence[list[str]], column: int) -> bool:
+    """Return whether most of the cells of a column that are not empty are not numbers."""
+    cells = [record[column] for record in records if column < len(record) and record[column].strip()]
+    return 2 * sum(map(_is_number, cells)) < len(cells)
+
+
+def _empty_cells(roles: ColumnRoles) -> _TableCells:
+    return _TableCells(
+        *([], [], [], array("f"), {}),
+        splits=None if roles.split is None else [],
+        clean=None if roles.clean is None else [],
+    )
+
+
+def _read_cells(path: Path, roles: ColumnRoles, cells: _TableCells, train: Path | None = None) -> None:
+    """Add the rows of a file; `train`: the file that the roles come from, if it is another one."""
+    before = len(cells.rows)
+    with _text_file(path) as file:
+        records = _records(path, file)
+        columns = _header(path, records)
+        named = (roles.label, roles.image, roles.text, roles.split, roles.clean, *roles.numbers)
+        known = frozenset(columns)
+        missing = [name for name in named if name is not None and name not in known]
+        if missing:
+            raise InputError(f"{path} has no column {quote(missing[0])}, but {train} has; add it, or pass {train}")
+        _collect_cells(path, columns, roles, records, cells)
+    if len(cells.rows) == before:
+        raise InputError(f"{path} has a header but no rows; at least one row per class is needed")
+
+
 def _collect_cells(
-    path: Path, columns: Sequence[str], roles: ColumnRoles, records: Iterator[tuple[int, list[str]]]
-) -> _TableCells:
+    path: Path, columns: Sequence[str], roles: ColumnRoles, records: Iterator[tuple[int, list[str]]], cells: _TableCells
+) -> None:
     position = {name: column for column, name in enumerate(columns)}
     label = position[roles.label]
-    image, split, clean = (None if name is None else position[name] for name in (roles.image, roles.split, roles.clean))
+    used = (roles.image, roles.text, roles.split, roles.clean)
+    image, text, split, clean = (None if name is None else position[name] for name in used)
     numbers = [(position[name], name) for name in roles.numbers]
-    cells = _TableCells([], [], [], array("f"), {}, None if split is None else [], None if clean is None else [])
     same: dict[str, str] = {}  # one object per distinct text
     for line, record in records:
         if len(record) != len(columns):
@@ -221,15 +326,16 @@ def _collect_cells(
                 f"{path}:{line} has {len(record)} cells, but the header has {len(columns)}; "
                 "correct the row, and quote cells that contain the separator"
             )
-        if image is None:
-            _add_numbers(record, numbers, cells)
+        if image is not None:
+            cells.strings.append(record[image].strip())
+        elif text is not None:
+            cells.strings.append(record[text])
         else:
-            cells.paths.append(record[image].strip())
-        cells.lines.append(line)
+            _add_numbers(record, numbers, cells)
+        cells.rows.append(f"{path.name}:{line}")
         for collected, column in ((cells.labels, label), (cells.splits, split), (cells.clean, clean)):
             if collected is not None and column is not None:
                 collected.append(same.setdefault(record[column], record[column]))
-    return cells
 
 
 def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: _TableCells) -> None:
@@ -237,7 +343,7 @@ def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: _Tabl
         cells.values.extend([float(record[column]) for column, _ in numbers])
     except ValueError:
         cells.values.extend([0.0] * len(numbers))
-        cells.faults[len(cells.lines)] = next(
+        cells.faults[len(cells.rows)] = next(
             f"column {quote(name)} contains {quote(record[column])}, which {_not_a_number(record[column])}"
             for column, name in numbers
             if not _is_number(record[column])
@@ -265,16 +371,20 @@ def _parse_numbers(row: DictRow, columns: Sequence[str], name: str) -> list[floa
     return numbers
 
 
-def _raw_table(path: Path, roles: ColumnRoles, cells: _TableCells) -> RawTable:
-    rows = [f"{path.name}:{line}" for line in cells.lines]
-    faults = cells.faults
-    if roles.image is None:
-        inputs: FileReader | Tensor = feature_tensor(cells.values, roles.numbers, faults)
-        names: Sequence[str] = rows
+def _raw_table(source: Path, folder: Path, roles: ColumnRoles, cells: _TableCells) -> RawTable:
+    inputs: FileReader | Tensor | None = None
+    names, texts, faults = cells.rows, None, cells.faults
+    if roles.image is not None:
+        inputs, names = FileReader(folder, cells.strings), cells.strings
+        faults = path_faults(folder, cells.strings, cells.labels, cells.rows)
+    elif roles.text is not None:
+        texts, faults = cells.strings, text_faults(cells.strings)
     else:
-        inputs, names = FileReader(path.parent, cells.paths), cells.paths
-        faults = path_faults(path.parent, cells.paths, cells.labels, rows)
-    return RawTable(str(path), rows, names, inputs, roles.numbers, cells.labels, faults, cells.splits, cells.clean)
+        inputs = feature_tensor(cells.values, roles.numbers, faults)
+    return RawTable(
+        *(str(source), cells.rows, names, inputs, roles.numbers, cells.labels, faults, cells.splits, cells.clean),
+        texts=texts,
+    )
 
 
 def _path_fault(path: str, normal: str, is_file: Callable[[str], bool]) -> str | None:

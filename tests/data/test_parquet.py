@@ -128,7 +128,7 @@ IMAGE = {"image": [b"1", b"2"]}
         ({"x": [1, 2], "name": ["a", "b"]}, "has no column 'label'"),
         ({**IMAGE, "label": [[1], [1, 2]]}, "column 'label' has the type list.*labels are"),
         ({**IMAGE, "label": pa.array([1, 2], pa.timestamp("s"))}, "column 'label' has the type timestamp"),
-        ({"x": [[1.0], [1.0, 2.0]], "label": [0, 1]}, "column 'x' has the type list.*numbers"),
+        ({"x": [[1], [1, 2]], "label": [0, 1]}, "column 'x' has the type list.*numbers"),
         ({"x": [{"a": 1}, {"a": 2}], "label": [0, 1]}, "column 'x' has the type struct.*numbers"),
         ({"x": pa.array([1, 2], pa.timestamp("s")), "label": [0, 1]}, "column 'x' has the type timestamp"),
         ({"x": ["a", "b"], "label": [0, 1]}, "column 'x' has the type string"),

@@ -163,7 +163,7 @@ def read_parquet(path: Path, label: str | None = None, image: str | None = None,
     for file, content, split in zip(files, opened, _splits_by_name(files), strict=True):
         with _arrow_errors(file):
             parts.append(_TableFile(file, split, content.read(columns=_columns_to_read(roles, embedded))))
-    kind = "Parquet shards" if path.is_dir() else "a Parquet table"
+    kind = ("Parquet shards" if path.is_dir() else "a Parquet table") + _of_texts(roles)
     return list_table(_raw_table(path, parts, roles, reader, _schema_classes(schemas[0], roles.label)), kind)
 
 
@@ -194,7 +194,7 @@ def read_saved_dataset(
     needed = _columns_to_read(roles, embedded)
     parts = [_TableFile(file, split, table.select(needed)) for (file, split), table in zip(files, tables, strict=True)]
     classes = _schema_classes(schema, roles.label) or _info_classes(folders[0][1], roles.label)
-    return list_table(_raw_table(path, parts, roles, reader, classes), "a saved dataset")
+    return list_table(_raw_table(path, parts, roles, reader, classes), "a saved dataset" + _of_texts(roles))
 
 
 def cell_bytes(cell: Any, folder: Path) -> bytes:
@@ -299,6 +299,10 @@ def _assign_arrow_columns(
         if not accepts(schema.field(name).type):
             raise InputError(f"{source}: column {quote(name)} has the type {schema.field(name).type}; {rule}")
     return roles
+
+
+def _of_texts(roles: ColumnRoles) -> str:
+    return "" if roles.text is None else " of texts"
 
 
 def _embedded_column(schema: Arrow, roles: ColumnRoles) -> str | None:

@@ -55,3 +55,18 @@ def test_check_reports_class_folders_that_contain_only_folders(folder, tmp_path,
     (above / "new").rename(folder / "val")
     check(str(above / "fruit"), None, None, None)
     assert "only folders" not in capsys.readouterr().out
+
+
+def test_check_describes_texts(tmp_path, capsys):
+    (tmp_path / "train.csv").write_text("text,intent\none,a\nthree,b\none,b\n")
+    (tmp_path / "test.csv").write_text("text,intent\nthree,b\n")
+    check(str(tmp_path))
+    report = capsys.readouterr().out
+    assert f"{tmp_path}: a table of texts for each split\n" in report
+    assert "train: 3 samples of 2 classes: a 1, b 2\n  texts of 3 to 5 characters, median 3\n" in report
+    assert "1 sample is in train and in test" in report
+    assert "1 sample of train occurs more than once, 1 with different labels\n  train.csv:2, train.csv:4\n" in report
+    (tmp_path / "test.csv").write_text("text,intent\n,b\nfour,a\n")
+    with pytest.raises(InputError, match="1 file or row"):
+        check(str(tmp_path))
+    assert "bad: test.csv:2: no text; add one or remove the row" in capsys.readouterr().out

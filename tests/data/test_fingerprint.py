@@ -199,3 +199,13 @@ def test_files_named_by_a_new_format_are_examined(tmp_path, monkeypatch):
     assert before is not None and before == fingerprint(tmp_path / "mine.list")
     write_image(tmp_path / "elsewhere" / "a.png", seed=1)
     assert fingerprint(tmp_path / "mine.list") != before
+
+
+def test_changed_text_and_other_text_column_count(tmp_path):
+    table = tmp_path / "texts.csv"
+    table.write_text("text,title,label\none,1st,a\ntwo,2nd,b\n")
+    first = fingerprint(table)
+    assert first is not None and fingerprint(table, text="title") not in (None, first)
+    os.utime(table, ns=(1, 1))
+    table.write_text("text,title,label\none,1st,a\nzwo,2nd,b\n")
+    assert fingerprint(table) not in (None, first)

@@ -8,10 +8,12 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+import torch
 
-from labelsieve.data.images import BadImage, common_frame
+from labelsieve.data.images import BadImage, Pictures, common_frame
 from labelsieve.data.load import decode_all
 from labelsieve.data.parquet import is_saved_dataset, read_parquet, read_saved_dataset
+from labelsieve.data.sets import Labelled, Texts
 from labelsieve.errors import InputError
 from tests.data.builders import pictures, png, refused, shades, table
 
@@ -312,3 +314,79 @@ def test_cell_paths_must_be_inside_the_folder_of_the_table(path, tmp_path):
     assert cell_bytes({"bytes": None, "path": "inside.png"}, table) == b"y"
     with pytest.raises(OSError, match=r"no image|not a file in"):
         cell_bytes({"bytes": None, "path": path}, table)
+
+
+def test_texts_in_parquet(tmp_path):
+    columns = {"id": [1, 2, 3, 4], "Sentence": ["one", None, " ", "vier"], "intent": ["a", "b", "b", "b"]}
+    train, _, _, bad, kind, _ = read_parquet(written(tmp_path / "a.parquet", columns))
+    assert isinstance(train, Texts) and train.texts == ["one", "vier"] and train.classes == ("a", "b")
+    assert [each.name for each in bad] == ["a.parquet:1", "a.parquet:2"] and "no text" in bad[0].reason
+    assert kind == "a Parquet table of texts"
+    named = written(tmp_path / "b.parquet", {"tongue": pa.array(["eins", "zwei"], pa.large_string()), "label": [0, 1]})
+    train = read_parquet(named, text="tongue").train
+    assert isinstance(train, Texts) and train.texts == ["eins", "zwei"]
+    refused(read_parquet, named, "column 'label' cannot be both text and label", text="label")
+    refused(read_parquet, named, "'tongue' has the type large_string.*pass --text-column")
+    refused(read_parquet, written(tmp_path / "c.parquet", {"text": [1, 2], "label": [0, 1]}), "texts are", text="text")
+
+
+def test_images_come_before_texts(tmp_path):
+    train = read_parquet(written(tmp_path / "a.parquet", {**IMAGE, "text": ["x", "y"], "label": [0, 1]})).train
+    assert isinstance(train, Pictures)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float16(), 2), pa.list_(pa.float32(), 2)]
+)
+def test_column_of_lists_is_a_column_of_features(tmp_path, kind):
+    rows = [[1, 2], [3, 4], None, [5, float("nan")], [6, 7], [8, 9]]
+    vectors = pa.array(
+        [None if row is None else np.array(row, kind.value_type.to_pandas_dtype()) for row in rows], kind
+    )
+    columns = pa.table({"length": [1] * 6, "embedding": vectors, "label": ["a", "b", "a", "a", "a", "b"]})
+    train, _, _, bad = read_parquet(written(tmp_path / "a.parquet", columns, row_group_size=2))[:4]
+    assert isinstance(train, Labelled) and train.images.tolist() == [[1, 2], [3, 4], [6, 7], [8, 9]]
+    assert train.images.dtype == torch.float32 and train.original is None
+    assert train.columns == ("embedding[0]", "embedding[1]") and train.labels.tolist() == [0, 1, 0, 1]
+    assert [each.name for each in bad] == ["a.parquet:2", "a.parquet:3"]
+    assert bad[0].reason == "column 'embedding' has 0 numbers, other rows have 2"
+    assert bad[1].reason == "column 'embedding[1]' contains nan, which is not finite"
+
+
+def test_features_of_texts_keep_the_texts(tmp_path):
+    columns = {"text": ["one", "two", "", "four"], "v": [[1.0], [2.0], [3.0], [4.0]], "label": ["a", "b", "a", "b"]}
+    train, _, _, bad = read_parquet(written(tmp_path / "a.parquet", columns))[:4]
+    assert isinstance(train, Labelled) and isinstance(train.original, Texts)
+    assert train.original.texts == ["one", "two", "four"] and train.images.tolist() == [[1], [2], [4]]
+    assert train.original.names == train.names and [each.name for each in bad] == ["a.parquet:2"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"v": [[1.0], [2.0]], "w": [[1.0], [2.0]], "label": [0, 1]}, "two columns of lists, 'v' and 'w'; remove one"),
+        ({"v": pa.array([[], []], pa.list_(pa.float32())), "label": [0, 1]}, "lists of column 'v' are empty"),
+    ],
+)
+def test_unsuitable_columns_of_lists_are_an_error(tmp_path, columns, reason):
+    refused(read_parquet, written(tmp_path / "a.parquet", columns), reason)
+
+
+def test_saved_texts_and_embeddings(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    labels = datasets.ClassLabel(names=["late", "lost"])
+    kinds = {
+        "text": datasets.Value("string"),
+        "label": labels,
+        "embeddings": datasets.Sequence(datasets.Value("float32")),
+    }
+    rows = {"text": ["one", "two"], "label": [1, 0], "embeddings": [[1, 2], [3, 4]]}
+    whole = datasets.Dataset.from_dict(rows, datasets.Features(kinds))
+    datasets.DatasetDict({"train": whole, "test": whole.select([1])}).flatten_indices().save_to_disk(tmp_path / "both")
+    train, test = read_saved_dataset(tmp_path / "both")[:2]
+    assert isinstance(train, Labelled) and isinstance(test, Labelled) and isinstance(test.original, Texts)
+    assert train.images.tolist() == [[1, 2], [3, 4]] and train.classes == ("late", "lost")
+    assert test.images.tolist() == [[3, 4]] and test.original.texts == ["two"] and test.labels.tolist() == [0]
+    whole.remove_columns("embeddings").save_to_disk(tmp_path / "texts")
+    found = read_saved_dataset(tmp_path / "texts").train
+    assert isinstance(found, Texts) and found.texts == ["one", "two"] and found.labels.tolist() == [1, 0]

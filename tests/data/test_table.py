@@ -5,11 +5,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.data import load_data
+from labelsieve.data import ReadOptions, load_data
 from labelsieve.data.columns import assign_columns
 from labelsieve.data.images import Pictures, Unusable
-from labelsieve.data.sets import Labelled
-from labelsieve.data.table import MAX_LENGTH, read_table, read_unlabelled_table
+from labelsieve.data.load import find
+from labelsieve.data.sets import Labelled, Texts
+from labelsieve.data.table import (
+    MAX_LENGTH,
+    read_table,
+    read_table_folder,
+    read_unlabelled_table,
+    read_unlabelled_texts,
+)
 from labelsieve.errors import InputError
 from tests.data.builders import pictures, refused, shades, table
 
@@ -243,3 +250,125 @@ def test_decimal_comma_is_reported(tmp_path, capsys):
     (tmp_path / "old.csv").write_bytes("x;größe\n1;2\n".encode("cp1252"))
     with pytest.raises(InputError, match="save it as UTF-8"):
         read_unlabelled_table(tmp_path / "old.csv", ("a", "b"), None, ("x",))
+
+
+TEXTS = 'text,category\n"Where, then, is it?",lost\n"two\nlines",late\n42,lost\n'
+
+
+def test_texts_are_found_by_the_usual_names(tmp_path):
+    train, test, valid, bad, kind, _ = read_table(table(tmp_path, TEXTS))
+    assert isinstance(train, Texts) and (test, valid, bad, kind) == (None, None, [], "a table of texts")
+    assert train.texts == ["Where, then, is it?", "two\nlines", "42"]
+    assert train.classes == ("late", "lost") and train.labels.tolist() == [1, 0, 1]
+    assert train.names == ["mine.csv:2", "mine.csv:3", "mine.csv:5"]
+    with pytest.raises(InputError, match=r"^texts need a backbone: pip install 'labelsieve\[text\]', or .*--features$"):
+        load_data(str(tmp_path / "mine.csv"))
+
+
+@pytest.mark.parametrize(
+    ("header", "text", "label"),
+    [
+        ("Title,CONTENT,label", "CONTENT", "label"),  # the more usual name
+        ("id,length,Review,Sentiment", "Review", "Sentiment"),
+        ("question,y,intent", "question", "y"),
+        ("a,b,title,class,category", "title", "class"),
+    ],
+)
+def test_text_and_label_columns_are_chosen_by_name(tmp_path, header, text, label):
+    names = header.split(",")
+    rows = [[f"k{row % 2}" if name == label else f"{name} {row}" for name in names] for row in range(4)]
+    train = read_table(table(tmp_path, "\n".join([header, *map(",".join, rows)]))).train
+    assert isinstance(train, Texts)
+    assert train.texts == [f"{text} {row}" for row in range(4)] and train.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_text_column_can_be_named(tmp_path):
+    path = table(tmp_path, "path,text,tongue,label\na.png,one,eins,a\nb.png,two,zwei,b\n")
+    train = find(str(path), ReadOptions(text="tongue")).train
+    assert isinstance(train, Texts) and train.texts == ["eins", "zwei"]
+    refused(read_table, path, "no column 'tongu' .*tongue", text="tongu")
+    refused(read_table, path, "'label' cannot be both text and label", text="label")
+    refused(read_table, path, "either --image-column or --text-column", text="text", image="path")
+
+
+def test_tables_of_numbers_keep_their_meaning(tmp_path):
+    """Columns with the names of texts or of their labels are features if they contain numbers."""
+    numbers = "text,title,category,label\n1,2,3,a\n4,nan,6,b\n7,8,9,b\n"
+    train, _, _, bad = read_table(table(tmp_path, numbers))[:4]
+    assert isinstance(train, Labelled) and train.columns == ("text", "title", "category")
+    assert train.images.tolist() == [[1, 2, 3], [7, 8, 9]] and "'title' contains nan" in bad[0].reason
+    refused(read_table, table(tmp_path, "x,category\n1,2\n3,4\n"), "has no column 'label'")
+    mostly = "text,label\n" + "".join(f"{row},{'ab'[row % 2]}\n" for row in range(5)) + "six,a\n" * 4
+    train, _, _, bad = read_table(table(tmp_path, mostly))[:4]
+    assert isinstance(train, Labelled) and len(train) == 5 and len(bad) == 4
+
+
+def test_empty_texts_are_unusable(tmp_path):
+    path = table(tmp_path, "text,label\none,a\n ,b\ntwo,b\n,a\nthree,\n")
+    train, _, _, bad = read_table(path)[:4]
+    assert isinstance(train, Texts) and train.texts == ["one", "two"]
+    empty = "no text; add one or remove the row"
+    assert bad[:2] == [Unusable("mine.csv:3", empty), Unusable("mine.csv:5", empty)]
+    assert bad[2] == Unusable("mine.csv:6", "no label; add one or remove the row")
+
+
+def test_error_for_other_texts_names_the_option(tmp_path):
+    refused(read_table, table(tmp_path, "tongue,label\nein Wort,a\nzwei Wörter,b\n"), "pass --text-column if")
+
+
+def test_split_tables_of_a_folder(tmp_path):
+    table(tmp_path, "text,category,split\none,a,x\ntwo,b,x\nthree,c,x\n", "train.csv")
+    table(tmp_path, "category\ttext\nb\tfour\na\t\n", "Test.tsv")
+    table(tmp_path, "text,category\nfive,c\n", "dev.csv")
+    table(tmp_path, "anything", "notes.csv")
+    train, test, valid, bad, kind, _ = find(str(tmp_path), ReadOptions())
+    assert kind == "a table of texts for each split" and train.classes == ("a", "b", "c")
+    assert isinstance(train, Texts) and isinstance(test, Texts) and isinstance(valid, Texts)
+    assert (train.texts, test.texts, valid.texts) == (["one", "two", "three"], ["four"], ["five"])
+    assert test.labels.tolist() == [1] and valid.labels.tolist() == [2]
+    assert test.names == ["Test.tsv:2"] and [each.name for each in bad] == ["Test.tsv:3"]
+
+
+def test_split_tables_of_numbers_and_of_image_paths(tmp_path):
+    (tmp_path / "numbers").mkdir()
+    table(tmp_path / "numbers", "x,z,label\n1,2,a\n3,4,b\n", "train.csv")
+    table(tmp_path / "numbers", "z,x,label\n5,6,b\n", "test.csv")
+    train, test = find(str(tmp_path / "numbers"), ReadOptions())[:2]
+    assert isinstance(train, Labelled) and isinstance(test, Labelled)
+    assert train.images.tolist() == [[1, 2], [3, 4]] and test.images.tolist() == [[6, 5]]
+    pictures(tmp_path / "paths", "images/0.png", "images/1.png", "images/2.png")
+    table(tmp_path / "paths", "path,label\nimages/1.png,a\nimages/0.png,b\n", "train.csv")
+    table(tmp_path / "paths", "path,label\nimages/2.png,a\n", "test.csv")
+    train, test = find(str(tmp_path / "paths"), ReadOptions())[:2]
+    assert shades(train) == [1, 0] and shades(test) == [2]
+
+
+def test_unsuitable_split_tables_are_an_error(tmp_path):
+    table(tmp_path, "text,label\none,a\ntwo,b\n", "train.csv")
+    table(tmp_path, "text\nfour\n", "test.csv")
+    refused(
+        read_table_folder, tmp_path, r"test.csv has no column 'label', but .*train.csv has; add it, or pass .*train.csv"
+    )
+    table(tmp_path, "text,label\nfour,c\n", "test.csv")
+    refused(read_table_folder, tmp_path, "test.csv:2 in the test split has the label 'c', which no training row has")
+    table(tmp_path, "text,label\nfour,a\n", "test.tsv")
+    refused(read_table_folder, tmp_path, "both test.csv and test.tsv; remove one")
+
+
+def test_folders_of_classes_with_a_table_are_still_folders_of_images(tmp_path):
+    pictures(tmp_path, "cat/1.png", "dog/2.png")
+    table(tmp_path, "path,label\ncat/1.png,x\ndog/2.png,y\n", "train.csv")
+    train = find(str(tmp_path), ReadOptions()).train
+    assert train.classes == ("cat", "dog")
+
+
+def test_texts_without_labels(tmp_path):
+    path = table(tmp_path, "id,Text\n1,one\n2, \n3,three\n")
+    found, bad = read_unlabelled_texts(path, ("a", "b"), None)
+    assert found.texts == ["one", "three"] and found.names == ["mine.csv:2", "mine.csv:4"]
+    assert found.labels.tolist() == [0, 0] and [each.name for each in bad] == ["mine.csv:3"]
+    assert read_unlabelled_texts(path, ("a", "b"), "id")[0].texts == ["1", "2", "3"]
+    with pytest.raises(InputError, match="no column 'words'; pass the text column with --text-column"):
+        read_unlabelled_texts(path, ("a", "b"), "words")
+    with pytest.raises(InputError, match="no texts in the column 'Text'"):
+        read_unlabelled_texts(table(tmp_path, "id,Text\n1,\n"), ("a", "b"), None)

@@ -3,6 +3,7 @@
 * ``densenet``: DenseNet(L=25, k=12), the network of the paper's benchmarks.
 * ``fused``: the same DenseNet in fused Triton kernels, used on a GPU with bf16.
 * ``resnet``: ResNet-18, -34 and -50, and the pre-activation ResNet-18.
+* ``lite``: EfficientNet-Lite0, -Lite1 and -Lite2, the default backbone for photographs.
 * ``vgg``: VGG-19 with batch normalisation.
 * ``small``: two small networks for images and a multilayer perceptron for tables.
 * ``networks``: several networks as one module, and dropout with its own generator.
@@ -21,6 +22,7 @@ from torch import nn
 
 from labelsieve.errors import InputError, nearest
 from labelsieve.models.densenet import DenseNet, densenet_25_12
+from labelsieve.models.lite import VARIANTS, EfficientNetLite
 from labelsieve.models.load import ModelFactory, Shape, import_model
 from labelsieve.models.resnet import PreActResNet18, ResNet
 from labelsieve.models.small import MLP, CompactNet, SmallNet
@@ -38,6 +40,7 @@ IMAGE_MODELS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
     "resnet-50-original": partial(ResNet, depth=50, original=True),
     "preact-resnet-18": PreActResNet18,
     "vgg-19": VGG19,
+    **{variant: partial(EfficientNetLite, variant=variant) for variant in VARIANTS},
 }
 
 

@@ -1,11 +1,14 @@
 """Several networks as one module, their initialisation from a seed, and building blocks that all networks share."""
 
+import copy
 import threading
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from labelsieve.runtime import derive
 
@@ -46,6 +49,20 @@ def move_to_device(networks: Networks, device: torch.device, precision: str) -> 
     if device.type == "cuda" and not fused:
         return networks.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
     return networks.to(device)
+
+
+def fold_norms(network: nn.Module) -> nn.Module:
+    """Return a copy for inference in which batch-norms are part of the convolutions before them, where that is exact.
+
+    A batch-norm that a module registers right after a convolution must be applied right after it.
+    """
+    folded = copy.deepcopy(network).eval()
+    for module in list(folded.modules()):
+        for (first, conv), (second, norm) in pairwise(list(module.named_children())):
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(module, first, fuse_conv_bn_eval(conv, norm))
+                setattr(module, second, nn.Identity())
+    return folded
 
 
 class Dropout(nn.Module):

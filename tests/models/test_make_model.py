@@ -32,6 +32,7 @@ def cached_model(name, shape=IMAGE, num_classes=10):
         ("resnet-50-original", IMAGE, 1000, 25_557_032, 320),
         ("preact-resnet-18", IMAGE, 10, 11_171_146, 102),
         ("vgg-19", IMAGE, 10, 38_975_306, 128),
+        ("lite0", IMAGE, 1000, 4_652_008, 296),
         ("mlp", (20,), 3, 20 * 256 + 256 + 512 + 256 * 256 + 256 + 512 + 256 * 3 + 3, 19),
     ],
 )

@@ -1,4 +1,4 @@
-"""Read .npz files with images or features and labels, and .npy files with one array.
+"""Read .npz files with images or features and labels, .npy files with one array, and features of other data.
 
 Pickled objects are never loaded, and headers are checked before memory is allocated.
 """
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +28,19 @@ from labelsieve.errors import InputError
 MAX_CHANNELS = 16
 OPTIONAL_KEYS = "and optionally test_{0}, test_labels, classes, clean_labels"
 IMAGE_KEYS = f"images, labels {OPTIONAL_KEYS.format('images')}"
-FEATURE_KEYS = f"features, labels {OPTIONAL_KEYS.format('features')}, columns"
+FEATURE_KEYS = f"features, labels {OPTIONAL_KEYS.format('features')}, columns, names, test_names"
+FEATURE_SPLITS = {"train": "", "test": "test_", "valid": "valid_"}  # prefixes of the arrays of a split
 MAX_CLASSES = 10_000  # named by indices alone, unless there are as many samples
 LARGE_FILE, MAX_EXPANSION = 2**30, 200  # a larger file may expand by at most this factor; images expand 2- to 50-fold
+CONVERTED = 2**16  # rows that are converted to float32 at once
 WRITE_AGAIN = "write it again with np.save or np.savez"
+
+
+class FeatureFile(NamedTuple):
+    """Features of the samples of a dataset, as stored."""
+
+    rows: dict[str, Array]  # split -> (n, F) numbers; a single split may contain the rows of all
+    names: dict[str, list[str]]  # split -> (n) names of the samples, if the file has them
 
 
 def is_npz(path: Path) -> bool:
@@ -95,8 +104,8 @@ def load_npz(path: Path, keys: Collection[str] | None = None) -> dict[str, Array
             }
 
 
-def load_npy(path: Path) -> Array:
-    """Return the array of a .npy file."""
+def load_npy(path: Path, mapped: bool = False) -> Array:
+    """Return the array of a .npy file, in memory or as a read-only memory map."""
     with _read_errors(path, "a .npy file with one array is needed"), path.open("rb") as file:
         if file.read(2) == b"PK":
             raise InputError(f"{path} contains several arrays; a .npy file with one array is needed")
@@ -105,7 +114,53 @@ def load_npy(path: Path) -> Array:
         if size < needed:
             raise InputError(f"{path} is truncated: it has {size:,} of {needed:,} bytes; {WRITE_AGAIN}")
         file.seek(0)
-        return _read_array(file)
+        return np.load(path, mmap_mode="r", allow_pickle=False) if mapped else _read_array(file)
+
+
+def read_array_features(path: Path) -> FeatureFile:
+    """Return the features in a .npy file, which is memory-mapped, or in a .npz file."""
+    found = _stored_features(path)
+    for values in found.rows.values():
+        if values.ndim != 2 or values.dtype.kind not in "fiub" or not values.shape[1]:
+            raise InputError(
+                f"{path}: features must be numbers of shape (n, columns), got {values.dtype} {values.shape}"
+            )
+    return found
+
+
+def _stored_features(path: Path) -> FeatureFile:
+    if path.suffix.lower() == ".npy":
+        return FeatureFile({"train": load_npy(path, mapped=True)}, {})
+    if "features" in npz_keys(path):
+        arrays = load_npz(
+            path, [f"{prefix}{key}" for prefix in FEATURE_SPLITS.values() for key in ("features", "names")]
+        )
+        rows, names = (
+            {split: arrays[f"{prefix}{key}"] for split, prefix in FEATURE_SPLITS.items() if f"{prefix}{key}" in arrays}
+            for key in ("features", "names")
+        )
+        return FeatureFile(rows, {split: list(map(_as_text, found.tolist())) for split, found in names.items()})
+    tables = {key: array for key, array in load_npz(path).items() if array.ndim == 2 and array.dtype.kind == "f"}
+    if len(tables) != 1:
+        found = join_names(npz_keys(path), 20)
+        raise InputError(f"{path} has no array 'features', and not exactly one table of numbers (arrays: {found})")
+    return FeatureFile({"train": next(iter(tables.values()))}, {})
+
+
+def finite_rows(values: Array, source: str) -> Tensor:
+    """Convert features (n, F) of any numeric type to float32, part by part; raise if a value is not finite."""
+    table = np.empty(values.shape, dtype=np.float32)
+    for first in range(0, len(values), CONVERTED):
+        part = table[first : first + CONVERTED]
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite
+            part[:] = values[first : first + CONVERTED]
+        if not np.isfinite(part).all():
+            row, column = np.argwhere(~np.isfinite(part))[0].tolist()
+            raise InputError(
+                f"{source}: row {first + row}, column {column} contains {part[row, column]}, which is not finite; "
+                "correct it, or remove the sample"
+            )
+    return torch.from_numpy(table)
 
 
 @contextmanager
@@ -199,7 +254,8 @@ def _read_features(path: Path) -> Listing:
     columns = _column_names(arrays, path)
     unusable: list[Unusable] = []
     sets: dict[str, Labelled] = {}
-    for key, labels, clean in (("features", "labels", "clean_labels"), ("test_features", "test_labels", None)):
+    for split, prefix in FEATURE_SPLITS.items():
+        key, labels, clean = f"{prefix}features", f"{prefix}labels", None if prefix else "clean_labels"
         if key not in arrays:
             continue
         values = arrays[key]
@@ -209,7 +265,7 @@ def _read_features(path: Path) -> Listing:
                 f"{path}: features must be real numbers of shape (n, {len(columns)}), got {values.dtype} {values.shape}"
             )
         faults: dict[int, str] = {}
-        names = [f"{path.name}:{key}[{row}]" for row in range(len(values))]
+        names = _sample_names(arrays, prefix, path)
         table = feature_tensor(values, columns, faults)
         unusable += [Unusable(names[row], reason) for row, reason in sorted(faults.items())]
         good = [row for row in range(len(names)) if row not in faults]
@@ -217,15 +273,20 @@ def _read_features(path: Path) -> Listing:
             last = f"{unusable[-1].name}: {unusable[-1].reason}"
             raise InputError(f"{path}: none of the {len(names):,} rows can be used; {last}")
         whole = Labelled(table, indices[labels], classes, indices.get(clean or ""), names, columns=columns)
-        sets[key] = whole.at(torch.tensor(good)) if faults else whole
-    return Listing(sets["features"], sets.get("test_features"), None, unusable, "arrays of numbers")
+        sets[split] = whole.at(torch.tensor(good)) if faults else whole
+    return Listing(sets["train"], sets.get("test"), sets.get("valid"), unusable, "arrays of numbers")
 
 
 def _needed_arrays(path: Path, inputs: str, keys: str) -> dict[str, Array]:
     """Return the arrays that are used; raise if one of a set is missing."""
-    test = (f"test_{inputs}", "test_labels")
-    arrays = load_npz(path, (inputs, "labels", *test, "classes", "clean_labels", "columns"))
-    for key in (inputs, "labels", *(test if any(key in arrays for key in test) else ())):
+    pairs = [(inputs, "labels"), (f"test_{inputs}", "test_labels")]
+    others = ["classes", "clean_labels"]
+    if inputs == "features":
+        pairs.append(("valid_features", "valid_labels"))
+        others += ["columns", *(f"{prefix}names" for prefix in FEATURE_SPLITS.values())]
+    arrays = load_npz(path, {key for pair in pairs for key in pair}.union(others))
+    needed = [pair for pair in pairs if pair[0] == inputs or any(key in arrays for key in pair)]
+    for key in (key for pair in needed for key in pair):
         if key not in arrays:
             raise InputError(f"{path} has no array {key!r} (arrays: {join_names(npz_keys(path), 20)}); it needs {keys}")
     return arrays
@@ -236,6 +297,18 @@ def _check_counts(arrays: dict[str, Array], inputs: str, labels: str, clean: str
     for key in (labels, clean):
         if key in arrays and len(arrays[key]) != count:
             raise InputError(f"{path} has {count:,} {inputs} but {len(arrays[key]):,} {key}; one per sample is needed")
+
+
+def _sample_names(arrays: dict[str, Array], prefix: str, path: Path) -> list[str]:
+    """Return the names of the samples in the file, or their positions."""
+    count, names = len(arrays[f"{prefix}features"]), arrays.get(f"{prefix}names")
+    if names is None:
+        return [f"{path.name}:{prefix}features[{row}]" for row in range(count)]
+    if names.shape != (count,):
+        raise InputError(
+            f"{path} has {count:,} {prefix}features but {prefix}names is {names.shape}; one each is needed"
+        )
+    return list(map(_as_text, names.tolist()))
 
 
 def _column_names(arrays: dict[str, Array], path: Path) -> tuple[str, ...]:
@@ -251,7 +324,8 @@ def _column_names(arrays: dict[str, Array], path: Path) -> tuple[str, ...]:
 
 def _class_indices(arrays: dict[str, Array], source: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return the class indices of all labels of a file, by array name, and the class names."""
-    given: dict[str, Array] = {key: arrays[key] for key in ("labels", "clean_labels", "test_labels") if key in arrays}
+    keys = ("labels", "clean_labels", "test_labels", "valid_labels")
+    given: dict[str, Array] = {key: arrays[key] for key in keys if key in arrays}
     rows: dict[str, Array] = {key: _plain_labels(labels, f"{source}, {key}") for key, labels in given.items()}
     if "classes" in arrays:
         return _named_indices(rows, arrays["classes"], source)
@@ -263,9 +337,11 @@ def _class_indices(arrays: dict[str, Array], source: str) -> tuple[dict[str, Ten
     places = [f"{source}, {key}[{place}]" for key, row in rows.items() for place in range(len(row))]
     indices, classes = encode_labels(values, source, places)
     parts = dict(zip(rows, indices.split([len(row) for row in rows.values()]), strict=True))
-    unseen = set(parts["test_labels"].tolist()) - set(parts["labels"].tolist()) if "test_labels" in parts else ()
-    if unseen:
-        raise InputError(f"{source}: the test label {classes[min(unseen)]!r} is not among the training labels")
+    for key in parts.keys() & {"test_labels", "valid_labels"}:
+        if unseen := set(parts[key].tolist()) - set(parts["labels"].tolist()):
+            raise InputError(
+                f"{source}: the {key[:-7]} label {classes[min(unseen)]!r} is not among the training labels"
+            )
     return parts, classes
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelsieve.data.arrays import is_npz, read_npz
+from labelsieve.data.arrays import FeatureFile, finite_rows, is_npz, read_array_features, read_npz
 from labelsieve.data.cache import open_cache
 from labelsieve.data.cifar import is_cifar, read_cifar
 from labelsieve.data.classes import Array
@@ -43,7 +43,14 @@ from labelsieve.data.images import (
     common_frame,
     file_stamp,
 )
-from labelsieve.data.parquet import CellReader, is_parquet, is_saved_dataset, read_parquet, read_saved_dataset
+from labelsieve.data.parquet import (
+    CellReader,
+    is_parquet,
+    is_saved_dataset,
+    read_parquet,
+    read_saved_dataset,
+    read_table_features,
+)
 from labelsieve.data.published import (
     FASHION_DIGEST,
     PUBLISHED,
@@ -161,6 +168,9 @@ def load_data(
 
 def find(source: str, options: ReadOptions) -> Listing:
     """List the samples of a source without decoding any image."""
+    if options.features is not None:
+        listing = find(source, replace(options, features=None))
+        return _with_features(listing, Path(options.features), source)
     if source in DATASETS:
         return DATASETS[source]()
     path = _locate(source)
@@ -168,6 +178,60 @@ def find(source: str, options: ReadOptions) -> Listing:
         raise InputError(_not_found(source, path))
     columns = {"label": options.label, "image": options.image, "text": options.text}
     return known.read(path, **(columns if known.columns else {}))
+
+
+def _with_features(listing: Listing, file: Path, source: str) -> Listing:
+    """Return the features of a file with the labels of a listing, whose samples become the original ones."""
+    stored = _read_features(file)
+    splits = listing.splits()
+    rows = _rows_of_splits(stored.rows, listing, file, source)
+    sets = {}
+    for name, split in splits.items():
+        _check_names(stored.names.get(name, ()), split.names or (), file, source)
+        values = finite_rows(rows[name], f"{file}, {name}" if len(splits) > 1 else str(file))
+        sets[name] = Labelled(values, split.labels, split.classes, split.clean, split.names, original=split)
+    if len({split.shape for split in sets.values()}) > 1:
+        raise InputError(f"{file}: the splits have different numbers of features")
+    kind = f"{listing.kind} with features"
+    return Listing(sets["train"], sets.get("test"), sets.get("valid"), listing.unusable, kind)
+
+
+def _read_features(file: Path) -> FeatureFile:
+    if file.suffix.lower() in (".npy", ".npz") and file.is_file():
+        return read_array_features(file)
+    if is_saved_dataset(file) or (is_parquet(file) and file.exists()):
+        return FeatureFile(read_table_features(file), {})
+    fault = "unknown format" if file.exists() else "no such file"
+    raise InputError(
+        f"cannot read the features {file}: {fault}; pass a .npy, .npz or .parquet file or a saved Hugging Face dataset"
+    )
+
+
+def _rows_of_splits(rows: dict[str, Array], listing: Listing, file: Path, source: str) -> dict[str, Array]:
+    """Return split -> features; the rows of all splits may be in one array, in the order train, test, valid."""
+    counts = {name: len(split) for name, split in listing.splits().items()}
+    if len(rows) == 1 < len(counts) and len(rows["train"]) == sum(counts.values()):
+        stops = np.cumsum(list(counts.values()))[:-1]
+        return dict(zip(counts, np.split(rows["train"], stops), strict=True))
+    found = {name: len(rows.get(name, ())) for name in counts}
+    if found == counts:
+        return rows
+    known, needed = (" and ".join(f"{count:,} {name}" for name, count in each.items()) for each in (found, counts))
+    known = known if len(rows) > 1 else f"{len(rows['train']):,}"
+    without = f", not counting {len(listing.unusable):,} unusable ones" if listing.unusable else ""
+    raise InputError(
+        f"{file} has {known} rows of features but {source} has {needed} samples{without}; "
+        f"one row per sample is needed, in the order of the data: {', '.join(counts)}"
+    )
+
+
+def _check_names(stored: Sequence[str], names: Sequence[str], file: Path, source: str) -> None:
+    """Raise if the features are those of other samples; folders are ignored, because they depend on the source."""
+    for row, (one, other) in enumerate(zip(stored, names, strict=False)):
+        if one.rpartition("/")[2] != other.rpartition("/")[2]:
+            raise InputError(
+                f"{file}: row {row} is for {one}, but sample {row} of {source} is {other}; compute the features again"
+            )
 
 
 def _format_of(path: Path) -> _Format | None:
@@ -255,18 +319,25 @@ class _UnknownFiles(Exception):
 
 
 def _source_facts(source: str, options: ReadOptions) -> Iterator[str]:
+    if options.features is not None:
+        yield from _path_facts(Path(options.features))
+        options = replace(options, features=None)
     if source in DATASETS:
         yield f"{source} {FASHION_DIGEST}"
         return
     path = _locate(source)
-    if path.is_dir():
-        yield from _folder_facts(path)
-    elif path.is_file():
-        yield f"{path.name} {file_stamp(path)}"
+    yield from _path_facts(path)
     known = _format_of(path)
     if known is None or not known.contained:
         yield f"{options.label} {options.image}" + ("" if options.text is None else f" {options.text}")
         yield from _listing_facts(find(source, options))
+
+
+def _path_facts(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        yield from _folder_facts(path)
+    elif path.is_file():
+        yield f"{path.name} {file_stamp(path)}"
 
 
 def _folder_facts(root: Path, below: str = "") -> Iterator[str]:
@@ -338,6 +409,8 @@ def _check_options(source: str, listing: Listing, options: ReadOptions, stream: 
     """Raise for options that have no effect on this data."""
     if options.cache is not None and not stream:
         raise InputError(f"--cache stores streamed images, but {source} fits into memory; add --stream or omit --cache")
+    if options.size is not None and options.features is not None:
+        raise InputError("--size does not change the features of --features; omit one of them")
     if options.size is not None and isinstance(listing.train, Labelled) and options.size not in listing.train.shape:
         raise InputError(f"{source} contains arrays, which --size does not resize; omit it")
     if stream and _is_subsampled(listing, options):

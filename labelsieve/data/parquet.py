@@ -20,8 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labelsieve.data.classes import Array, quote
+from labelsieve.data.classes import Array, join_names, quote
 from labelsieve.data.columns import (
+    CLEAN_NAMES,
+    INDEX_NAMES,
+    LABEL_NAMES,
     SPLITS,
     ColumnRoles,
     RawTable,
@@ -145,7 +148,7 @@ def read_parquet(path: Path, label: str | None = None, image: str | None = None,
     If all files of a folder have names that start with train, test or validation, they define the splits.
     """
     parquet = _pyarrow("parquet")
-    files = _parquet_files(path)
+    files, splits = _parquet_parts(path)
     opened = []
     for file in files:
         with _arrow_errors(file):
@@ -160,7 +163,7 @@ def read_parquet(path: Path, label: str | None = None, image: str | None = None,
         pieces = _ParquetPieces(tuple(files), embedded, tuple(groups))
         reader = CellReader(pieces, _starts(sizes), _image_folder(path))
     parts = []
-    for file, content, split in zip(files, opened, _splits_by_name(files), strict=True):
+    for file, content, split in zip(files, opened, splits, strict=True):
         with _arrow_errors(file):
             parts.append(_TableFile(file, split, content.read(columns=_columns_to_read(roles, embedded))))
     kind = ("Parquet shards" if path.is_dir() else "a Parquet table") + _of_texts(roles)
@@ -177,8 +180,7 @@ def read_saved_dataset(
 ) -> Listing:
     """List the rows of a folder that `save_to_disk` wrote; the folders of a dataset dict are the splits."""
     _pyarrow("ipc")
-    folders = _dataset_folders(path)
-    files = [(file, split) for split, folder in folders for file in _dataset_files(folder)]
+    files = _saved_files(path)
     paths = [file for file, _ in files]
     tables = []
     for file in paths:
@@ -193,8 +195,52 @@ def read_saved_dataset(
         reader = CellReader(_ArrowPieces(tuple(paths), embedded), starts, path)
     needed = _columns_to_read(roles, embedded)
     parts = [_TableFile(file, split, table.select(needed)) for (file, split), table in zip(files, tables, strict=True)]
-    classes = _schema_classes(schema, roles.label) or _info_classes(folders[0][1], roles.label)
+    classes = _schema_classes(schema, roles.label) or _info_classes(paths[0].parent, roles.label)
     return list_table(_raw_table(path, parts, roles, reader, classes), "a saved dataset" + _of_texts(roles))
+
+
+def read_table_features(path: Path) -> dict[str, Array]:
+    """Return split -> features (n, F) of Parquet files or of a saved dataset; all are "train" if there are no splits.
+
+    The features are the only column of lists, or else all numeric columns that are not named as a label or an index.
+    """
+    saved = is_saved_dataset(path)
+    files = _saved_files(path) if saved else list(zip(*_parquet_parts(path), strict=True))
+    opened = []
+    for file, _ in files:
+        with _arrow_errors(file):
+            opened.append(_open_stream(file) if saved else _pyarrow("parquet").ParquetFile(file))
+    schemas = [found.schema if saved else found.schema_arrow for found in opened]
+    _check_equal_columns([file for file, _ in files], schemas)
+    vectors, numbers = _feature_columns(schemas[0])
+    if len(vectors) > 1 or not (vectors or numbers):
+        known = join_names(schemas[0].names, 20)
+        raise InputError(f"{path} needs one column of lists of numbers, or numeric columns (columns: {known})")
+    parts: dict[str, list[_TableFile]] = {}
+    for (file, split), found in zip(files, opened, strict=True):
+        with _arrow_errors(file):
+            rows = found.select(vectors or numbers) if saved else found.read(columns=vectors or numbers)
+            parts.setdefault(split or "train", []).append(_TableFile(file, split, rows))
+    return {split: _split_features(known, vectors, numbers) for split, known in parts.items()}
+
+
+def _feature_columns(schema: Arrow) -> tuple[list[str], list[str]]:
+    """Return the columns of lists, and the numeric columns that can be features."""
+    others = {name for names in (*LABEL_NAMES, CLEAN_NAMES, INDEX_NAMES, ("split",)) for name in names}
+    vectors = [column.name for column in schema if _is_vector(column.type)]
+    numbers = [column.name for column in schema if _is_numeric(column.type) and column.name.lower() not in others]
+    return vectors, numbers
+
+
+def _split_features(parts: Sequence[_TableFile], vectors: Sequence[str], numbers: Sequence[str]) -> Array:
+    if not vectors:
+        return _feature_values(parts, numbers)
+    faults: dict[int, str] = {}
+    values = _list_values(parts, vectors[0], faults)
+    if faults:
+        row = min(faults)
+        raise InputError(f"{parts[0].path}: row {row}: {faults[row]}; correct it, or remove the sample")
+    return values
 
 
 def cell_bytes(cell: Any, folder: Path) -> bytes:
@@ -239,14 +285,14 @@ def _column_chunks(metadata: Arrow) -> Iterator[Arrow]:
         yield from map(metadata.row_group(group).column, range(metadata.num_columns))
 
 
-def _parquet_files(path: Path) -> list[Path]:
-    """Return the file itself, or the Parquet files of a folder sorted by name."""
+def _parquet_parts(path: Path) -> tuple[list[Path], list[str | None]]:
+    """Return the file itself, or the Parquet files of a folder sorted by name, and the split of each file."""
     if path.is_file():
-        return [path]
+        return [path], [None]
     files = sorted(file for file in path.glob("*.parquet") if file.is_file())
     if not files:
         raise InputError(f"cannot read {path}: no such file, and not a folder that directly contains .parquet files")
-    return files
+    return files, _splits_by_name(files)
 
 
 def _image_folder(path: Path) -> Path:
@@ -398,7 +444,7 @@ def _raw_table(
         columns = tuple(f"{roles.vector}[{k}]" for k in range(values.shape[1]))
         inputs = feature_tensor(values, columns, faults)
     elif roles.numbers:
-        inputs = feature_tensor(_feature_values(parts, roles), roles.numbers, faults)
+        inputs = feature_tensor(_feature_values(parts, roles.numbers), roles.numbers, faults)
     elif roles.image is not None and reader is None:
         folder = _image_folder(path)
         names = [(name or "").strip() for name in _column_values(parts, roles.image)]
@@ -437,14 +483,14 @@ def _column_values(parts: Sequence[_TableFile], column: str) -> list[Any]:
     return values
 
 
-def _feature_values(parts: Sequence[_TableFile], roles: ColumnRoles) -> Array:
+def _feature_values(parts: Sequence[_TableFile], columns: Sequence[str]) -> Array:
     """Return (n, F) float32, with NaN for empty cells."""
-    table = np.empty((sum(part.rows.num_rows for part in parts), len(roles.numbers)), dtype=np.float32)
+    table = np.empty((sum(part.rows.num_rows for part in parts), len(columns)), dtype=np.float32)
     start = 0
     for part in parts:
         stop = start + part.rows.num_rows
         with _arrow_errors(part.path), np.errstate(over="ignore"):
-            for column, name in enumerate(roles.numbers):
+            for column, name in enumerate(columns):
                 table[start:stop, column] = part.rows.column(name).cast("float64", safe=False).to_numpy()
         start = stop
     return table
@@ -474,6 +520,11 @@ def _list_values(parts: Sequence[_TableFile], column: str, faults: dict[int, str
 
 def _open_stream(file: Path) -> Arrow:
     return _pyarrow("ipc").open_stream(_pyarrow().memory_map(str(file))).read_all()
+
+
+def _saved_files(path: Path) -> list[tuple[Path, str | None]]:
+    """Return the files of a saved dataset, with their splits."""
+    return [(file, split) for split, folder in _dataset_folders(path) for file in _dataset_files(folder)]
 
 
 def _dataset_folders(path: Path) -> Sequence[tuple[str | None, Path]]:

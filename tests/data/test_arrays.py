@@ -148,6 +148,29 @@ def test_features(tmp_path):
     assert test.images.shape == (2, 2) and test.names[1] == "mine.npz:test_features[1]" and valid is None and not bad
 
 
+def test_features_in_half_precision_with_names_and_all_splits(tmp_path):
+    """What `labelsieve embed` writes."""
+    rows = np.arange(12, dtype=np.float16).reshape(6, 2) / 4
+    np.savez(
+        tmp_path / "f.npz",
+        features=rows[:3],
+        labels=np.array([1, 0, 1]),
+        names=np.array(["b/1.jpg", "a/2.jpg", "b/3.jpg"]),
+        clean_labels=np.array([1, 1, 1]),
+        test_features=rows[3:4],
+        test_labels=np.array([0]),
+        test_names=np.array(["a/4.jpg"]),
+        valid_features=rows[4:],
+        valid_labels=np.array([1, 0]),
+        classes=np.array(["a", "b"]),
+    )
+    train, test, valid = load_data(str(tmp_path / "f.npz"))
+    assert train.images.dtype == torch.float32 and np.array_equal(train.images.numpy(), rows[:3])
+    assert train.names == ["b/1.jpg", "a/2.jpg", "b/3.jpg"] and train.classes == ("a", "b")
+    assert train.clean.tolist() == [1, 1, 1] and test.names == ["a/4.jpg"] and test.labels.tolist() == [0]
+    assert np.array_equal(valid.images.numpy(), rows[4:]) and valid.names[1] == "f.npz:valid_features[1]"
+
+
 def test_rows_with_non_finite_values_are_unusable(tmp_path):
     values = FEATURES.copy()
     values[3, 1], values[5, 0], values[7, 0] = np.nan, -np.inf, 1e300
@@ -214,6 +237,8 @@ def test_unknown_test_label_is_an_error(tmp_path):
         ({"features": FEATURES.astype(object)}, "Python objects"),
         ({"features": FEATURES * np.nan}, r"none of the 12 rows can be used"),
         ({"columns": np.array(["a"])}, "2 columns but columns is"),
+        ({"names": np.array(["a", "b"])}, r"12 features but names is .2,.; one each is needed"),
+        ({"valid_features": FEATURES}, "no array 'valid_labels'"),
         ({"test_features": FEATURES[:, :1], "test_labels": LABELS}, r"of shape .n, 2., got float64 .12, 1."),
     ],
 )

@@ -209,3 +209,12 @@ def test_changed_text_and_other_text_column_count(tmp_path):
     os.utime(table, ns=(1, 1))
     table.write_text("text,title,label\none,1st,a\nzwo,2nd,b\n")
     assert fingerprint(table) not in (None, first)
+
+
+def test_file_of_features_counts(photos, tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 2)))
+    np.save(tmp_path / "b.npy", np.zeros((4, 2)))
+    first, other = (fingerprint(photos, features=str(tmp_path / name)) for name in ("a.npy", "b.npy"))
+    assert len({first, other, fingerprint(photos), None}) == 4
+    os.utime(tmp_path / "a.npy", ns=(1, 1))
+    assert fingerprint(photos, features=str(tmp_path / "a.npy")) not in (None, first)

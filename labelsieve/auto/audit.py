@@ -13,7 +13,7 @@ from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import Findings, findings_from_guesses
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.auto.judge import held_out_guesses, noise_of_guesses, opinion_on, reported_rate, selecting_judges
-from labelsieve.auto.samples import sample_renderer
+from labelsieve.auto.samples import sample_renderer, sample_texts
 from labelsieve.data.labels import LabelOverlay
 from labelsieve.errors import InputError
 from labelsieve.methods import Problem, make
@@ -65,7 +65,8 @@ def audit_run(
     render = sample_renderer(experiment.data, reading_of(experiment), whole)
     names = [name for name in ("chosen/penalty", "last/penalty") if name in run.tables]
     penalty = np.asarray(run.tables[names[0]].mean(0)) if names else None  # of all networks
-    write_audit(findings, out or path / "audit", made, penalty=penalty, render=render, export=export)
+    texts = sample_texts(whole)
+    write_audit(findings, out or path / "audit", made, penalty=penalty, render=render, texts=texts, export=export)
     print_ignored_decisions(path, export)
 
 

@@ -14,10 +14,11 @@ from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import findings_from_guesses
 from labelsieve.audit.guesses import Array, guesses_from_probs
 from labelsieve.auto.audit import print_ignored_decisions
-from labelsieve.auto.samples import read_texts, sample_renderer, text_file, text_renderer
-from labelsieve.data import ReadOptions, load_data
+from labelsieve.auto.samples import read_texts, sample_renderer, sample_texts, text_file, text_renderer
+from labelsieve.data import ReadOptions
 from labelsieve.data.arrays import load_npy, load_npz
 from labelsieve.data.classes import encode_labels
+from labelsieve.data.load import find
 from labelsieve.data.table import read_records
 from labelsieve.errors import InputError
 from labelsieve.review.decisions import decisions_path
@@ -59,7 +60,7 @@ def audit_files(
         export: Names of additional formats, keys of `labelsieve.audit.files.EXPORTS`.
     """
     probs, columns = read_probabilities(pred_probs)
-    samples = None if data is None else load_data(data, ReadOptions()).train
+    samples = None if data is None else find(data, ReadOptions()).train
     if samples is not None and len(samples) != len(probs):
         raise InputError(f"{data} has {len(samples):,} samples but {pred_probs} has {len(probs):,} rows")
     known = _read_class_names(classes, probs.shape[1]) or columns
@@ -70,6 +71,7 @@ def audit_files(
     render, ids, texts = None, None, None
     if data is not None and samples is not None:
         render, ids = sample_renderer(data, ReadOptions(), samples), samples.names and list(samples.names)
+        texts = sample_texts(samples)
     elif text is not None:
         texts = read_texts(text, len(guesses))
         render = text_renderer(texts)

@@ -24,6 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "models": {"errors", "runtime"},
     "train": {"core", "errors", "files", "runtime"},
     "audit": {"errors", "files", "text"},
+    "features": {"audit", "data", "errors", "models", "runtime"},
     "runs": {"data", "errors", "files", "methods", "noise", "runtime", "train"},
     "predict": {"data", "errors", "models", "runs", "runtime"},
     "__init__": {"audit", "core", "methods", "predict"},  # the public names, imported when they are used
@@ -58,6 +59,7 @@ LIBRARIES: dict[str, set[str]] = {
     "models": {"numpy", "safetensors", "torch", "triton"},  # and timm, by name
     "train": {"safetensors", "torch"},
     "audit": {"PIL", "numpy"},  # and pyarrow, by name
+    "features": {"numpy", "safetensors", "torch"},  # and timm, tokenizers and transformers, by name
     "runs": {"numpy", "safetensors", "torch"},
     "predict": {"numpy", "safetensors", "torch"},
     "runs.execute": {"torch"},
@@ -70,6 +72,7 @@ LIBRARIES: dict[str, set[str]] = {
 WITHOUT_TORCH = (
     "cli",
     "audit",
+    "features.installed",
     "report.page",
     "review.session",
     "review.export",

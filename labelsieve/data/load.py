@@ -52,7 +52,7 @@ from labelsieve.data.parquet import (
     read_table_features,
 )
 from labelsieve.data.published import (
-    FASHION_DIGEST,
+    EMBEDDED_DIGESTS,
     PUBLISHED,
     TINY_IMAGENET,
     is_animal10n,
@@ -64,6 +64,7 @@ from labelsieve.data.published import (
     read_animal10n_binary,
     read_clothing1m,
     read_fashion,
+    read_photos,
     read_tiny_imagenet,
     subsampled,
 )
@@ -90,7 +91,7 @@ class _Format(NamedTuple):
     contained: bool = False  # whether all data lies in the file or folder; else the listing is examined too
 
 
-DATASETS: dict[str, Callable[[], Listing]] = {"fashion": read_fashion}  # embedded in the package
+DATASETS: dict[str, Callable[[], Listing]] = {"fashion": read_fashion, "photos": read_photos}  # in the package
 FILE_FORMATS = (
     _Format(is_npz, read_npz, contained=True),
     _Format(is_table, read_table, columns=True),
@@ -323,7 +324,7 @@ def _source_facts(source: str, options: ReadOptions) -> Iterator[str]:
         yield from _path_facts(Path(options.features))
         options = replace(options, features=None)
     if source in DATASETS:
-        yield f"{source} {FASHION_DIGEST}"
+        yield f"{source} {EMBEDDED_DIGESTS[source]}"
         return
     path = _locate(source)
     yield from _path_facts(path)

@@ -1,14 +1,20 @@
-"""Read published datasets: the embedded Fashion-MNIST subset, Tiny ImageNet, ANIMAL-10N and Clothing1M.
+"""Read published datasets: those embedded in the package, Tiny ImageNet, ANIMAL-10N and Clothing1M.
+
+Embedded are subsets of Fashion-MNIST and of clothing-dataset-small.
 
 Each dataset has a function that recognises its folder and one that lists it; `labelsieve.data.load` registers them.
 `PUBLISHED` maps the names that users may pass to the files and folders that the authors distribute. CIFAR is in
 `labelsieve.data.cifar`.
 """
 
+import csv
 import hashlib
+import io
 import os
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +92,56 @@ def array_digest(arrays: Mapping[str, Array]) -> str:
         sha.update(f"{name} {arrays[name].shape} {arrays[name].dtype}".encode())
         sha.update(np.ascontiguousarray(arrays[name]).tobytes())
     return sha.hexdigest()
+
+
+# Photographs of clothes
+
+PHOTOS_FILE = Path(__file__).with_name("photos.zip")
+PHOTOS_DIGEST = "97ac8ab88e28f27d04b18558eac567300fc45401b7d72f402fc5cff5b21cf0fd"
+EMBEDDED_DIGESTS = {"fashion": FASHION_DIGEST, "photos": PHOTOS_DIGEST}
+PHOTOS_TABLE = "photos.csv"  # in the archive: path, class and split of each photograph
+
+
+@dataclass(frozen=True)
+class BytesReader:
+    """Return encoded images that are in memory."""
+
+    contents: Sequence[bytes]
+
+    def __call__(self, index: int) -> bytes:
+        return self.contents[index]
+
+
+def read_photos() -> Listing:
+    """List the embedded photographs, a subset of clothing-dataset-small."""
+    try:
+        with zipfile.ZipFile(PHOTOS_FILE) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        members = {}
+    if photos_digest(members) != PHOTOS_DIGEST:
+        raise InputError(f"{PHOTOS_FILE} is damaged: install labelsieve again")
+    rows = list(csv.DictReader(io.StringIO(members[PHOTOS_TABLE].decode())))
+    classes = tuple(sorted({row["label"] for row in rows}))
+    train, test = (
+        _photos_of([row for row in rows if row["split"] == split], members, classes) for split in ("train", "test")
+    )
+    return Listing(train, test, kind="embedded photographs")
+
+
+def photos_digest(members: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 digest of the files of an archive, which does not depend on how they are packed."""
+    sha = hashlib.sha256()
+    for name in sorted(members):
+        sha.update(f"{name} {len(members[name])}\n".encode())
+        sha.update(members[name])
+    return sha.hexdigest()
+
+
+def _photos_of(rows: Sequence[Mapping[str, str]], members: Mapping[str, bytes], classes: tuple[str, ...]) -> Pictures:
+    names = [row["image"] for row in rows]
+    labels = torch.tensor([classes.index(row["label"]) for row in rows])
+    return Pictures(names, BytesReader([members[name] for name in names]), labels, classes)
 
 
 # Tiny ImageNet

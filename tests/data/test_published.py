@@ -1,22 +1,25 @@
 """Published datasets in their published layouts, except CIFAR."""
 
+import pickle
 import struct
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from labelsieve.data import ReadOptions, load_data
+from labelsieve.data import ReadOptions, load_data, source_fingerprint
 from labelsieve.data import published as animal10n
 from labelsieve.data import published as clothing1m
 from labelsieve.data.cifar import is_cifar
 from labelsieve.data.folder import read_folder
-from labelsieve.data.images import BadImage, Frame, Unusable
-from labelsieve.data.load import decode_all
+from labelsieve.data.images import BadImage, Frame, Pictures, Unusable, read_header
+from labelsieve.data.load import decode_all, find
 from labelsieve.data.published import (
     FASHION_CLASSES,
     FASHION_FILE,
+    PHOTOS_FILE,
     TINY_FRAME,
     is_animal10n,
     is_animal10n_binary,
@@ -26,6 +29,7 @@ from labelsieve.data.published import (
     read_animal10n_binary,
     read_clothing1m,
     read_key_labels,
+    read_photos,
     read_tiny_imagenet,
     subsampled,
 )
@@ -51,6 +55,48 @@ def test_damaged_embedded_data_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("labelsieve.data.published.FASHION_FILE", tmp_path / "damaged.npz")
     with pytest.raises(InputError, match="damaged: install labelsieve again"):
         load_data("fashion")
+
+
+def test_embedded_photographs_are_balanced_and_small():
+    train, test, valid, unusable, kind, _ = find("photos", ReadOptions())
+    assert isinstance(train, Pictures) and isinstance(test, Pictures)
+    assert (valid, unusable, kind) == (None, (), "embedded photographs")
+    assert train.classes == test.classes == ("dress", "longsleeve", "pants", "shoes", "shorts", "t-shirt")
+    assert train.labels.bincount().tolist() == [50] * 6 and test.labels.bincount().tolist() == [15] * 6
+    assert train.names[0] == "train/000.webp" and test.names[-1] == "test/089.webp"
+    frames = [read_header(split.read(index)) for split in (train, test) for index in range(len(split))]
+    assert {min(frame.height, frame.width) for frame in frames} == {128} and {frame.channels for frame in frames} == {3}
+    contents = [split.read(index) for split in (train, test) for index in range(len(split))]
+    assert len(set(contents)) == 390
+    assert PHOTOS_FILE.stat().st_size < 2e6
+    assert "CC0 1.0" in PHOTOS_FILE.with_name("photos.LICENSE").read_text()
+
+
+def test_embedded_photographs_are_loaded_as_data(tmp_path):
+    sets = load_data("photos", ReadOptions(size=16))
+    assert sets.train.shape == sets.test.shape == (3, 16, 16) and len(sets.train) == 300
+    again = pickle.loads(pickle.dumps(read_photos().train.at([7])))
+    assert again.read(0) == read_photos().train.read(7) and again.names == ["train/007.webp"]
+    assert source_fingerprint("photos", ReadOptions()) not in (None, source_fingerprint("fashion", ReadOptions()))
+
+
+def test_archive_of_photographs_is_a_table_of_image_paths(tmp_path):
+    with zipfile.ZipFile(PHOTOS_FILE) as archive:
+        archive.extractall(tmp_path)
+    extracted, embedded = find(str(tmp_path / "photos.csv"), ReadOptions()), read_photos()
+    assert not extracted.unusable
+    for one, other in zip(extracted.splits().values(), embedded.splits().values(), strict=True):
+        assert one.names == other.names and torch.equal(one.labels, other.labels) and one.classes == other.classes
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-5], lambda content: content.replace(b"t-shirt", b"t-shert")]
+)
+def test_damaged_photographs_are_an_error(tmp_path, monkeypatch, damage):
+    (tmp_path / "photos.zip").write_bytes(damage(PHOTOS_FILE.read_bytes()))
+    monkeypatch.setattr("labelsieve.data.published.PHOTOS_FILE", tmp_path / "photos.zip")
+    with pytest.raises(InputError, match="damaged: install labelsieve again"):
+        load_data("photos")
 
 
 def test_a_published_dataset_is_found_by_its_name(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ posterior: the probability that each label is correct, and unmixing of predicted
 estimate: noise rate and noise matrix from the predictions for all samples.
 held_out: noise rate and noise matrix from the predictions for held-out samples.
 quality: label quality and label issues from the probabilities of any classifier.
+others: near-duplicates and outliers, issues besides wrong labels.
 findings: the judgment of every label, with reasons and a verdict in words.
 files: the files of an audit, its exports for other tools, and the summary on the terminal.
 """

@@ -6,4 +6,5 @@ Modules:
     hub: backbones from timm and Hugging Face's transformers.
     store: features on disk, by the content of the samples.
     embed: compute the features of a dataset, each sample once.
+    neighbours: nearest neighbours, near-duplicates and outliers.
 """

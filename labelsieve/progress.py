@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Row = dict[str, Any]
+PLAIN_PAUSE = 30.0  # seconds between two lines about items without a terminal
 
 
 def _epoch_name(row: Row) -> str:
@@ -162,6 +163,40 @@ class LiveLine(_Watcher):
         if self.summary:
             grid.add_row("", Text(self.summary, "dim"))
         return grid
+
+
+class Counting:
+    """Shows how many items of a kind are finished: a bar on a terminal, elsewhere a line every half minute."""
+
+    def __init__(self, task: str, items: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.task, self.items, self.clock = task, items, clock
+        self.pace = Pace(clock)
+        self.bar = live_bar() if sys.stdout.isatty() else None
+        self.number = self.bar.add_task(task, total=None) if self.bar else None
+        self.printed = clock()
+
+    def __enter__(self) -> "Counting":
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def step(self, done: int, total: int) -> None:
+        self.pace.step(done)
+        if self.bar and self.number is not None:
+            self.bar.update(self.number, completed=done, total=total, description=self.line(done, total))
+        elif self.clock() - self.printed >= PLAIN_PAUSE:
+            self.printed = self.clock()
+            left = f", about {duration((self.pace.seconds or 0) * (total - done))} left" if done < total else ""
+            print(f"{self.line(done, total)}{left}", flush=True)
+
+    def line(self, done: int, total: int) -> str:
+        """Return the progress, such as "embedding: 120 of 3,068 images, 71 images/s"."""
+        rate = f", {1 / max(self.pace.seconds, 1e-9):,.0f} {self.items}/s" if self.pace.seconds else ""
+        return f"{self.task}: {done:,} of {total:,} {self.items}{rate}"
 
 
 def live_bar() -> "Progress":

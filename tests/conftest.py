@@ -1,11 +1,13 @@
 """Settings, small datasets and helpers that many tests share."""
 
+import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,9 @@ if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported: kernels run on the CPU
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some virtual CPUs claim AMX and trap on it
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")
+if "LABELSIEVE_CACHE" not in os.environ:  # features are shared by the tests, and removed at the end
+    os.environ["LABELSIEVE_CACHE"] = tempfile.mkdtemp(prefix="labelsieve-tests-")
+    atexit.register(shutil.rmtree, os.environ["LABELSIEVE_CACHE"], ignore_errors=True)
 
 import numpy as np
 import pytest

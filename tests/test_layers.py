@@ -24,7 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "models": {"errors", "runtime"},
     "train": {"core", "errors", "files", "runtime"},
     "audit": {"errors", "files", "text"},
-    "features": {"audit", "data", "errors", "models", "runtime"},
+    "features": {"audit", "data", "errors", "files", "models", "runtime"},
     "runs": {"data", "errors", "files", "methods", "noise", "runtime", "train"},
     "predict": {"data", "errors", "models", "runs", "runtime"},
     "__init__": {"audit", "core", "methods", "predict"},  # the public names, imported when they are used

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from labelsieve.progress import LiveLine, Pace, PlainLines, Plan, speed
+from labelsieve.progress import Counting, LiveLine, Pace, PlainLines, Plan, speed
 from tests.conftest import LONG_WAIT, save_blobs
 
 
@@ -102,6 +102,23 @@ def test_live_line_fits_a_terminal_of_any_width(width):
     lines = shown.get().splitlines()
     assert len(lines) == 2 and all(len(line) <= width for line in lines)
     assert "probe, epoch 3/4" in lines[0] and "epoch 2: loss" in lines[1]
+
+
+def test_items_are_counted_in_a_line_every_half_minute(capsys):
+    with Counting("embedding", "images", clock=Clock()) as counting:
+        for done in range(0, 4000, 100):
+            counting.step(done, 4000)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and lines[0] == "embedding: 700 of 4,000 images, 25 images/s, about 2 min left"
+
+
+def test_items_are_counted_in_a_bar_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with Counting("embedding", "texts", clock=Clock()) as counting:
+        counting.step(1, 90)
+        counting.step(5, 90)
+        (task,) = counting.bar.tasks
+        assert (task.completed, task.total, task.description) == (5, 90, "embedding: 5 of 90 texts, 2 texts/s")
 
 
 def test_terminal_shows_steps_during_an_epoch(tmp_path):

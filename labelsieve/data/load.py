@@ -158,13 +158,19 @@ def load_data(
             whole = replace(whole, images=subsampled(whole.images).contiguous())
         sets[name] = replace(whole, normalise=options.normalise)
         unusable += bad
-    if unusable and not options.skip_bad:
+    if not options.skip_bad:
+        refuse_unusable(source, unusable)
+    on_unusable(unusable)
+    return Sets(**sets)
+
+
+def refuse_unusable(source: str, unusable: Sequence[Unusable]) -> None:
+    """Raise InputError if there are files or rows that cannot be used."""
+    if unusable:
         raise InputError(
             f"{len(unusable):,} samples of {source} cannot be used, first: {unusable[0].name}: {unusable[0].reason}; "
             "labelsieve check lists all of them, --skip-bad trains without them"
         )
-    on_unusable(unusable)
-    return Sets(**sets)
 
 
 def find(source: str, options: ReadOptions) -> Listing:

@@ -19,6 +19,7 @@ from PIL import Image
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import Findings, span
 from labelsieve.audit.guesses import Array
+from labelsieve.audit.others import NONE, OtherIssues
 from labelsieve.files import disk_error, refuse_others, write_atomically
 from labelsieve.text import escape_cell, percent, printable
 
@@ -26,9 +27,14 @@ Views = Mapping[int, Mapping[str, Any]]  # by position: the contents of a sample
 Render = Callable[[Sequence[int], Path], Views]  # renders samples; thumbnails go into the folder
 
 COLUMNS = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue", "why")
+OTHER_COLUMNS = (  # if the samples have features
+    *("is_near_duplicate_issue", "near_duplicate_score", "near_duplicate_sets"),
+    *("is_outlier_issue", "outlier_score"),
+)
 MAX_MATRIX_CLASSES = 1000  # the summary of more classes has no matrices
 GALLERY_ISSUES = 2000  # at most
 GALLERY_OTHERS = 200  # samples after the issues
+GALLERY_KIND = 200  # near-duplicates, and outliers
 THUMBNAIL_SIDE = 96  # pixels of the longer side
 PRINTED_CLASSES = 30
 PRINTED_SAMPLES = 10
@@ -54,7 +60,8 @@ def write_audit(
     samples themselves if they are texts, `export` the names of additional formats (keys of EXPORTS).
     """
     exports = [EXPORTS[name][0] for name in export]
-    refuse_others(out / "labels.csv", ",".join(COLUMNS), ",".join((*COLUMNS, "text")))
+    written = [(*COLUMNS, *besides, *text) for besides in ((), OTHER_COLUMNS) for text in ((), ("text",))]
+    refuse_others(out / "labels.csv", *map(",".join, written))
     if not (out / "labels.csv").exists():  # no audit is here: it would have written this file first
         for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
             refuse_others(out / name)
@@ -62,8 +69,9 @@ def write_audit(
         out.mkdir(parents=True, exist_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):
             old.unlink()
-        shown = _gallery_indices(findings)
-        views = render(shown, out / "thumbs") if render else {}
+        shown = gallery_kinds(findings)
+        pictured = dict.fromkeys([*shown, *(int(findings.twins[k]) for k in shown if findings.twins[k] != NONE)])
+        views = render(list(pictured), out / "thumbs") if render else {}
     except OSError as error:
         raise disk_error(out, error) from error
     write_atomically(out / "labels.csv", labels_csv(findings, texts))
@@ -72,8 +80,7 @@ def write_audit(
         write_atomically(out / "labels.parquet", table)
     else:
         (out / "labels.parquet").unlink(missing_ok=True)
-    gallery = [{**row, **views.get(row["index"], {})} for row in _sample_rows(findings, shown)]
-    write_atomically(out / "gallery.jsonl", "".join(json.dumps(row) + "\n" for row in gallery).encode())
+    write_atomically(out / "gallery.jsonl", gallery_jsonl(findings, shown, views))
     for name in export:
         file, content = EXPORTS[name]
         write_atomically(out / file, content(findings, views))
@@ -86,9 +93,10 @@ def write_audit(
 def labels_csv(findings: Findings, texts: Sequence[str] | None = None) -> bytes:
     """Return a .csv table of all samples, the most suspicious first, with a column for their texts (n) if given."""
     rows = _sample_rows(findings, findings.order.tolist())
+    columns = (*COLUMNS, *_other_columns(findings))
     if texts is None:
-        return _csv_bytes(COLUMNS, rows)
-    return _csv_bytes((*COLUMNS, "text"), ({**row, "text": texts[row["index"]]} for row in rows))
+        return _csv_bytes(columns, rows)
+    return _csv_bytes((*columns, "text"), ({**row, "text": texts[row["index"]]} for row in rows))
 
 
 def labels_parquet(findings: Findings, texts: Sequence[str] | None = None) -> bytes | None:
@@ -108,6 +116,15 @@ def labels_parquet(findings: Findings, texts: Sequence[str] | None = None) -> by
         "is_label_issue": findings.issues[order],
         "why": [printable(findings.why[i]) for i in order.tolist()],
     }
+    if others := findings.others:
+        sets = [list(others.near_duplicate_sets[i]) for i in order.tolist()]
+        columns |= {
+            "is_near_duplicate_issue": others.near_duplicates[order],
+            "near_duplicate_score": others.near_duplicate_score[order],
+            "near_duplicate_sets": arrow.array(sets, type=arrow.list_(arrow.int64())),
+            "is_outlier_issue": others.outliers[order],
+            "outlier_score": others.outlier_score[order],
+        }
     if texts is not None:
         columns["text"] = [texts[i] for i in order.tolist()]
     sink = arrow.BufferOutputStream()
@@ -125,6 +142,7 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
         "samples": len(findings),
         "issues": int(findings.issues.sum()),
         "decided": 0 if findings.decided is None else int(findings.decided.sum()),
+        "other_issues": findings.others and _other_counts(findings, findings.others),
         "classes": list(findings.classes),
         "noise_rate": _interval_row(findings.noise.rate),
         "per_class": [
@@ -139,16 +157,48 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
     }
 
 
-def _gallery_indices(findings: Findings) -> list[int]:
-    """Return the positions of the samples in the gallery, the most suspicious first.
+def _other_counts(findings: Findings, others: OtherIssues) -> dict[str, int]:
+    """Return the numbers of near-duplicates, of those with another label, and of outliers."""
+    return {
+        "near_duplicate": int(others.near_duplicates.sum()),
+        "near_duplicate_other_label": int(findings.conflicting.sum()),
+        "outlier": int(others.outliers.sum()),
+    }
 
-    These are the issues and the next 200 samples or, if there are more than 2,000 issues, the first 2,000 of them.
-    Samples that a person decided on are left out.
+
+def gallery_kinds(findings: Findings) -> dict[int, list[str]]:
+    """Return the positions of the samples in the gallery, and the kinds of issues for which each of them is listed.
+
+    The kind "label" comes first, the most suspicious first: the issues and the next 200 samples or, if there are more
+    than 2,000 issues, the first 2,000 of them. At most 200 samples of each other kind follow: near-duplicates, with
+    another label first, and outliers. Samples that a person decided on are left out.
     """
     issues = int(findings.issues.sum())
     count = GALLERY_ISSUES if issues > GALLERY_ISSUES else issues + GALLERY_OTHERS
-    order = findings.order if findings.decided is None else findings.order[~findings.decided[findings.order]]
-    return [int(index) for index in order[:count]]
+    left = np.ones(len(findings), bool) if findings.decided is None else ~findings.decided
+    kinds = {int(index): ["label"] for index in findings.order[left[findings.order]][:count]}
+    if others := findings.others:
+        by_severity = np.lexsort([others.near_duplicate_score, ~findings.conflicting])
+        duplicates = by_severity[(others.near_duplicates & left)[by_severity]][:GALLERY_KIND]
+        by_distance = np.argsort(others.outlier_score, kind="stable")
+        outliers = by_distance[(others.outliers & left)[by_distance]][:GALLERY_KIND]
+        for kind, found in (("near_duplicate", duplicates), ("outlier", outliers)):
+            for index in found.tolist():
+                kinds.setdefault(index, []).append(kind)
+    return kinds
+
+
+def gallery_jsonl(findings: Findings, kinds: Mapping[int, Sequence[str]], views: Views) -> bytes:
+    """Return the samples of the gallery as lines of JSON, with their contents and their twins."""
+    lines = []
+    for row in _sample_rows(findings, kinds):
+        if findings.others:
+            row["listed"] = list(kinds[row["index"]])
+        if (twin := int(findings.twins[row["index"]])) != NONE:
+            label = findings.classes[findings.labels[twin]]
+            row["twin"] = {"index": twin, "id": findings.ids[twin], "given_label": label, **views.get(twin, {})}
+        lines.append(json.dumps({**row, **views.get(row["index"], {})}) + "\n")
+    return "".join(lines).encode()
 
 
 def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequence[str] | None = None) -> str:
@@ -163,6 +213,7 @@ def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequen
     lines += [printable(findings.basis)] if findings.basis else []
     if facts["decided"]:
         lines += [f"{facts['decided']:,} labels were decided on by a person and count as correct"]
+    lines += _pairs_with_different_labels(findings)
     lines += ["", "most suspicious samples:"]
     for row in _sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()):
         lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))
@@ -170,6 +221,20 @@ def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequen
             text = printable(" ".join(texts[row["index"]].split()))
             lines.append(f"       {text if len(text) <= PRINTED_TEXT else text[: PRINTED_TEXT - 1] + '…'}")
     return "\n".join(lines)
+
+
+def _pairs_with_different_labels(findings: Findings) -> list[str]:
+    """Return lines that name the first near-duplicates with different labels, after an empty line; none without any."""
+    found = [(k, int(findings.twins[k])) for k in np.flatnonzero(findings.conflicting).tolist()]
+    pairs = {(min(pair), max(pair)) for pair in found}
+    if not pairs:
+        return []
+    names = {
+        k: printable(f"{findings.ids[k]} ({findings.classes[findings.labels[k]]})") for pair in pairs for k in pair
+    }
+    shown = [f"{names[one]}  {names[other]}" for one, other in sorted(pairs)[:PRINTED_SAMPLES]]
+    more = [f"and {len(pairs) - PRINTED_SAMPLES:,} more pairs"] if len(pairs) > PRINTED_SAMPLES else []
+    return ["", "near-duplicates with different labels:", *shown, *more]
 
 
 def thumbnail(pixels: Array) -> bytes:
@@ -197,11 +262,12 @@ def thumbnail_size(height: int, width: int) -> tuple[int, int]:
 
 
 def _cleanlab(findings: Findings, views: Views) -> bytes:
-    """Return a .csv table in the order of the data with the columns of cleanlab's label issues.
+    """Return a .csv table in the order of the data with the columns of cleanlab's label issues and other issues.
 
     The score has both of cleanlab's names, label_quality and label_score.
     """
-    columns = ("is_label_issue", "label_quality", "label_score", "given_label", "predicted_label")
+    of_labels = ("is_label_issue", "label_quality", "label_score", "given_label", "predicted_label")
+    columns = (*of_labels, *_other_columns(findings))
     rows = _sample_rows(findings, range(len(findings)))
     renamed = ({**row, "label_score": row["label_quality"], "predicted_label": row["suggested_label"]} for row in rows)
     return _csv_bytes(columns, renamed)
@@ -224,7 +290,8 @@ def _label_studio_task(row: Mapping[str, Any], view: Mapping[str, Any]) -> dict[
     if kind == "image":
         file = row["id"] if row["id"].lower().endswith(IMAGE_SUFFIXES) else content  # else the thumbnail
         content = LABEL_STUDIO_FILES + quote(file, errors="surrogateescape")
-    facts = {name: row[name] for name in ("index", "id", "given_label", "label_quality", "why")}
+    names = ("index", "id", "given_label", "label_quality", "why", *OTHER_COLUMNS)
+    facts = {name: row[name] for name in names if name in row}
     value = {"choices": [row["suggested_label"]]}
     choice = {"from_name": "label", "to_name": kind, "type": "choices", "value": value}
     prediction = {"model_version": "labelsieve", "score": round(1 - row["label_quality"], 6), "result": [choice]}
@@ -236,7 +303,7 @@ def _fiftyone(findings: Findings, views: Views) -> bytes:
 
     Images are named by their paths without suffix, as the format requires.
     """
-    names = ("index", "suggested_label", "label_quality", "is_label_issue", "why")
+    names = ("index", "suggested_label", "label_quality", "is_label_issue", "why", *_other_columns(findings))
     labels = {
         str(PurePosixPath(row["id"]).with_suffix("")) if row["id"].lower().endswith(IMAGE_SUFFIXES) else row["id"]: {
             "label": int(findings.labels[row["index"]]),
@@ -268,10 +335,15 @@ EXPORTS: dict[str, tuple[str, Callable[[Findings, Views], bytes]]] = {
 }
 
 
+def _other_columns(findings: Findings) -> tuple[str, ...]:
+    """Return the columns on issues besides wrong labels."""
+    return OTHER_COLUMNS if findings.others else ()
+
+
 def _sample_rows(findings: Findings, indices: Iterable[int]) -> Iterable[dict[str, Any]]:
-    """Yield a row with the values of COLUMNS for each sample."""
+    """Yield a row with the values of COLUMNS for each sample, and of OTHER_COLUMNS if it has features."""
     for index in indices:
-        yield {
+        row = {
             "index": int(index),
             "id": findings.ids[index],
             "given_label": findings.classes[findings.labels[index]],
@@ -280,6 +352,15 @@ def _sample_rows(findings: Findings, indices: Iterable[int]) -> Iterable[dict[st
             "is_label_issue": bool(findings.issues[index]),
             "why": findings.why[index],
         }
+        if others := findings.others:
+            row |= {
+                "is_near_duplicate_issue": bool(others.near_duplicates[index]),
+                "near_duplicate_score": round(float(others.near_duplicate_score[index]), 6),
+                "near_duplicate_sets": list(others.near_duplicate_sets[index]),
+                "is_outlier_issue": bool(others.outliers[index]),
+                "outlier_score": round(float(others.outlier_score[index]), 6),
+            }
+        yield row
 
 
 def _csv_bytes(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> bytes:
@@ -295,6 +376,8 @@ def _csv_cell(value: Any) -> Any:
     """Return a value as it is written to a .csv file."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return json.dumps(value)
     return escape_cell(value) if isinstance(value, str) else value
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from labelsieve.audit.estimate import Interval, Noise, estimate_in_sample_noise, estimate_out_of_sample_noise, reconcile
 from labelsieve.audit.guesses import Array, Guesses
+from labelsieve.audit.others import OtherIssues, conflicting, twins, verdict_on
+from labelsieve.audit.others import remarks as remarks_on
 from labelsieve.audit.posterior import estimate_label_given_true, label_probability, most_probable_others, unmix
 from labelsieve.audit.quality import THRESHOLD
 from labelsieve.text import percent
@@ -38,6 +40,7 @@ class Findings:
     held_out: int = 0  # samples that the overall rate was estimated from; 0: all
     decided: Array | None = None  # (n) bool: a person decided on the label
     given_rate: float = 0.0  # noise rate that the user passed to the training
+    others: OtherIssues | None = None  # near-duplicates and outliers, if the samples have features
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -47,9 +50,25 @@ class Findings:
         """Return the positions of the samples, the most suspicious first."""
         return np.argsort(self.quality, kind="stable")
 
+    @cached_property
+    def conflicting(self) -> Array:
+        """Return which samples (n) are near-duplicates of samples with another label."""
+        return np.zeros(len(self), bool) if self.others is None else conflicting(self.others.groups, self.labels)
+
+    @cached_property
+    def twins(self) -> Array:
+        """Return a near-duplicate of each sample (n), with another label if there is one; -1 without any."""
+        return np.full(len(self), -1) if self.others is None else twins(self.others, self.labels)
+
     @property
     def verdict(self) -> str:
-        """Return the share of wrong labels and what to do, in a few sentences."""
+        """Return the share of wrong labels, what to do, and what else was found, in a few sentences."""
+        besides = verdict_on(self.others, self.labels) if self.others else ""
+        return f"{self._verdict_on_labels} {besides}".rstrip()
+
+    @property
+    def _verdict_on_labels(self) -> str:
+        """Return the share of wrong labels and what to do."""
         rate, issues = self.noise.rate, int(self.issues.sum())
         if rate.low < CLEAN_BELOW and rate.estimate < 2.5 * CLEAN_BELOW:
             return _clean_verdict(rate, issues, self.trusts_labels, self.given_rate)
@@ -111,6 +130,7 @@ def findings_from_guesses(
     held_out: int = 0,
     out_of_sample: bool = False,
     given_rate: float = 0.0,
+    others: OtherIssues | None = None,
 ) -> Findings:
     """Judge every label; labels that a person decided on are correct.
 
@@ -120,6 +140,7 @@ def findings_from_guesses(
         remarks: (n) sentences to append to the reasons, or empty strings.
         rate: Noise rate, if it is known better from held-out samples; class shares are scaled to add up to it.
         out_of_sample: Whether the classifier was not trained on the labels that it judges.
+        others: Near-duplicates and outliers. They are reported, but do not change the quality of a label.
     """
     labels, decided = guesses.labels, guesses.decided
     unmixed = unmix(guesses) if out_of_sample else (guesses, estimate_label_given_true(guesses))
@@ -136,11 +157,13 @@ def findings_from_guesses(
         noise = reconcile(noise, rate, np.bincount(labels, minlength=guesses.num_classes))
     likelihood = np.where(guesses.likeliest == other[:, None], guesses.likelihood, 0).sum(1)  # of the other class
     suggested = np.where(issues | (likelihood > guesses.confidence), other, labels)
-    why = reasons(guesses, other, likelihood, issues, noise.matrix, classes, remarks)
     ids = ids if ids is not None else [str(index) for index in range(len(guesses))]
-    return Findings(
-        classes, ids, labels, suggested, quality, issues, why, noise, trusts_labels, held_out, decided, given_rate
-    )
+    if others is not None:
+        pairs = zip(remarks or [""] * len(guesses), remarks_on(others, labels, classes, ids), strict=True)
+        remarks = [f"{remark} {besides}".strip() for remark, besides in pairs]
+    why = reasons(guesses, other, likelihood, issues, noise.matrix, classes, remarks)
+    judged = (suggested, quality, issues, why, noise)
+    return Findings(classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others)
 
 
 def add_training_margin(quality: Array, margin: Array, seen: Array) -> Array:

@@ -53,3 +53,28 @@ def twins(others: OtherIssues, labels: Array) -> Array:
 def _another(groups: Array, labels: Array, index: int) -> int:
     """Return the first sample of the same group with another label."""
     return int(np.flatnonzero((groups == groups[index]) & (labels != labels[index]))[0])
+
+
+def remarks(others: OtherIssues, labels: Array, classes: Sequence[str], ids: Sequence[str]) -> list[str]:
+    """Return a sentence on the twin of each sample (n) and on outliers; empty for all other samples."""
+    found = [""] * len(labels)
+    for index, twin in enumerate(twins(others, labels).tolist()):
+        if twin == NONE:
+            continue
+        if labels[twin] == labels[index]:
+            found[index] = f"Near-duplicate of {ids[twin]}, with the same label."
+        else:
+            doubt = f"which is labelled {classes[labels[twin]]}: at least one of the two labels is probably wrong"
+            found[index] = f"Near-duplicate of {ids[twin]}, {doubt}."
+    for index in np.flatnonzero(others.outliers).tolist():
+        found[index] = f"{found[index]} It resembles none of the classes.".lstrip()
+    return found
+
+
+def verdict_on(others: OtherIssues, labels: Array) -> str:
+    """Return a sentence on the numbers of near-duplicates with another label and of outliers; empty without any."""
+    number, strange = int(conflicting(others.groups, labels).sum()), int(others.outliers.sum())
+    parts = [f"{number:,} samples are near-duplicates of others with another label"] if number else []
+    if strange:
+        parts.append(f"{strange:,} {'sample resembles' if strange == 1 else 'samples resemble'} none of the classes")
+    return f"{'; '.join(parts)}." if parts else ""

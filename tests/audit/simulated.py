@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from labelsieve.audit.others import OtherIssues
 from labelsieve.noise import corrupt
 
 
@@ -28,3 +29,15 @@ def label_predictions(matrix, count=4000, classes=10, seed=0, sure=2.5, temperat
     labels, true, clean = true_class_predictions(matrix, count, classes, seed, sure)
     raised = (true @ matrix(classes).numpy()) ** (1 / temperature)
     return labels, raised / raised.sum(1, keepdims=True), clean
+
+
+def other_issues(count, groups=(), outliers=()):
+    """Return near-duplicates in these groups of positions, and outliers at these positions."""
+    first, sets = np.full(count, -1), [[] for _ in range(count)]
+    for group in groups:
+        first[list(group)] = min(group)
+        for sample in group:
+            sets[sample] = [other for other in group if other != sample]
+    strange = np.isin(np.arange(count), list(outliers))
+    nearness, distance = np.where(first >= 0, 0.25, 0.875), np.where(strange, 0.625, 0.9375)
+    return OtherIssues(first, sets, nearness, strange, distance)

@@ -3,19 +3,31 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from labelsieve.audit.files import COLUMNS, EXPORTS, labels_csv, labels_parquet, summary, terminal_summary, thumbnail
+from labelsieve.audit.files import (
+    COLUMNS,
+    EXPORTS,
+    OTHER_COLUMNS,
+    gallery_kinds,
+    labels_csv,
+    labels_parquet,
+    summary,
+    terminal_summary,
+    thumbnail,
+    write_audit,
+)
 from labelsieve.audit.findings import findings_from_guesses
-from labelsieve.audit.guesses import guesses_from_probs
+from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.data.labels import read_label_file
 from labelsieve.noise import pair
 from labelsieve.text import unescape_cell
-from tests.audit.simulated import true_class_predictions
+from tests.audit.simulated import other_issues, true_class_predictions
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = [
@@ -93,6 +105,79 @@ def test_exports_have_the_expected_format():
     fiftyone = json.loads(made["fiftyone"])
     assert fiftyone["classes"] == names
     assert [fiftyone["labels"][f"some folder/{i}"]["label"] for i in range(300)] == labels.tolist()
+
+
+def findings_with_others(decided=()):
+    """Return findings about 600 samples: two pairs of near-duplicates, one of them with different labels; outliers."""
+    labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.2), count=600)
+    names = [f"class {k}" for k in range(10)]
+    assert labels[0] != labels[1]
+    same = int(np.flatnonzero(labels == labels[3])[1])
+    others = other_issues(600, groups=[(0, 1), (3, same)], outliers=[5])
+    guesses = guesses_from_probs(labels, probs)
+    if decided:
+        guesses = with_decided(guesses, np.isin(np.arange(600), decided))
+    return findings_from_guesses(guesses, names, [f"{k}.png" for k in range(600)], others=others)
+
+
+def test_columns_of_other_issues_are_those_of_datalab():
+    parquet = pytest.importorskip("pyarrow.parquet")
+    findings = findings_with_others()
+    one, other = np.flatnonzero(findings.conflicting).tolist()
+    rows = list(csv.DictReader(io.StringIO(labels_csv(findings, ["words"] * 600).decode())))
+    assert tuple(rows[0]) == (*COLUMNS, *OTHER_COLUMNS, "text")
+    assert OTHER_COLUMNS == (
+        "is_near_duplicate_issue", "near_duplicate_score", "near_duplicate_sets", "is_outlier_issue", "outlier_score"
+    )  # fmt: skip
+    by_index = {int(row["index"]): [row[name] for name in OTHER_COLUMNS] for row in rows}
+    assert by_index[one] == ["true", "0.25", f"[{other}]", "false", "0.9375"]
+    assert by_index[5] == ["false", "0.875", "[]", "true", "0.625"]
+    table = parquet.read_table(io.BytesIO(labels_parquet(findings)))
+    assert tuple(table.column_names) == (*COLUMNS, *OTHER_COLUMNS)
+    place = table["index"].to_pylist().index(one)
+    assert [table[name][place].as_py() for name in OTHER_COLUMNS] == [True, 0.25, [other], False, 0.9375]
+    made = {name: make(findings, {}) for name, (_, make) in EXPORTS.items()}
+    cleanlab = list(csv.DictReader(io.StringIO(made["cleanlab"].decode())))
+    assert [cleanlab[one][name] for name in OTHER_COLUMNS] == by_index[one]
+    attributes = json.loads(made["fiftyone"])["labels"]["5"]["attributes"]
+    assert [attributes[name] for name in OTHER_COLUMNS] == [False, 0.875, [], True, 0.625]
+    assert set(OTHER_COLUMNS) <= json.loads(made["label-studio"])[0]["data"].keys()
+    counts = {"near_duplicate": 4, "near_duplicate_other_label": 2, "outlier": 1}
+    assert summary(findings, None, {})["other_issues"] == counts
+    printed = terminal_summary(findings, summary(findings, None, {}))
+    given = [findings.classes[findings.labels[k]] for k in (one, other)]
+    assert f"near-duplicates with different labels:\n{one}.png ({given[0]})  {other}.png ({given[1]})\n" in printed
+
+
+def test_gallery_lists_every_kind_with_twins(tmp_path, capsys):
+    findings = findings_with_others()
+    one, other = np.flatnonzero(findings.conflicting).tolist()
+    asked = []
+
+    def render(indices, folder):
+        asked.extend(indices)
+        return {index: {"text": f"text {index}"} for index in indices}
+
+    write_audit(findings, tmp_path / "audit", {}, render=render)
+    gallery = tmp_path / "audit" / "gallery.jsonl"
+    rows = {row["index"]: row for row in map(json.loads, gallery.read_text().splitlines())}
+    assert list(rows) == list(gallery_kinds(findings)) and len(asked) == len(set(asked))
+    assert "near_duplicate" in rows[one]["listed"] and "outlier" in rows[5]["listed"]
+    expected = {"index": other, "id": f"{other}.png", "given_label": findings.classes[findings.labels[other]]}
+    assert rows[one]["twin"] == {**expected, "text": f"text {other}"}
+    listed = [k for k, row in rows.items() if "label" in row["listed"]]
+    assert listed == findings.order[: findings.issues.sum() + 200].tolist()
+    assert "labels.csv" in capsys.readouterr().out
+    write_audit(replace(findings, others=None), tmp_path / "audit", {})  # the same folder, without features
+    assert not any({"twin", "listed"} & json.loads(line).keys() for line in gallery.read_text().splitlines())
+    write_audit(findings, tmp_path / "audit", {})
+
+
+def test_decided_samples_are_in_no_list_of_the_gallery():
+    findings = findings_with_others(decided=(3, 5))
+    kinds = gallery_kinds(findings)
+    assert not {3, 5} & kinds.keys() and findings.why[5] == "You decided on this label."
+    assert kinds[int(findings.twins[3])][-1] == "near_duplicate"
 
 
 def test_thumbnails_keep_the_aspect_ratio():

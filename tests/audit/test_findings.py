@@ -10,7 +10,7 @@ from labelsieve.audit.estimate import Interval, Noise
 from labelsieve.audit.findings import DECIDED, Findings, add_training_margin, findings_from_guesses, reason, reasons
 from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.noise import pair
-from tests.audit.simulated import label_predictions, true_class_predictions
+from tests.audit.simulated import label_predictions, other_issues, true_class_predictions
 
 NAMES = [f"c{k}" for k in range(10)]
 
@@ -151,3 +151,21 @@ def test_decided_labels_are_correct():
     assert after.noise.rate.estimate < 0.07 and all(share.estimate < 0.09 for share in after.noise.per_class)
     assert (after.suggested[decided] == labels[decided]).all() and (after.quality[decided] == 1).all()
     assert [reason == DECIDED for reason in after.why] == decided.tolist()
+
+
+def test_other_issues_are_reported_and_change_no_judgment():
+    labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.2), count=400)
+    guesses, ids = guesses_from_probs(labels, probs), [f"{k}.png" for k in range(400)]
+    twin = int(np.flatnonzero(labels != labels[0])[0])
+    others = other_issues(400, groups=[(0, twin)], outliers=[7, 9])
+    plain = findings_from_guesses(guesses, NAMES, ids, remarks=["Seen."] * 400)
+    found = findings_from_guesses(guesses, NAMES, ids, remarks=["Seen."] * 400, others=others)
+    assert np.array_equal(found.quality, plain.quality) and np.array_equal(found.suggested, plain.suggested)
+    besides = "2 samples are near-duplicates of others with another label; 2 samples resemble none of the classes."
+    assert found.verdict == f"{plain.verdict} {besides}"
+    named = f"Near-duplicate of {twin}.png, which is labelled {NAMES[labels[twin]]}: at least"
+    assert found.why[0].startswith(f"{plain.why[0]} {named}")
+    assert found.why[7] == f"{plain.why[7]} It resembles none of the classes." and found.why[8] == plain.why[8]
+    assert np.flatnonzero(found.conflicting).tolist() == [0, twin]
+    assert found.twins[[0, twin, 7]].tolist() == [twin, 0, -1]
+    assert not plain.conflicting.any() and (plain.twins == -1).all()

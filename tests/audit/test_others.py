@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.audit.others import OtherIssues, conflicting, twins
+from labelsieve.audit.others import OtherIssues, conflicting, remarks, twins, verdict_on
+from tests.audit.simulated import other_issues
 
 
 def near_duplicates(groups, sets):
@@ -36,3 +37,24 @@ def test_twin_is_the_nearest_with_another_label():
     others = near_duplicates([0, 0, 0, 0], [[1, 2, 3], [0, 2], [0, 1], [0]])
     assert twins(others, np.array([0, 0, 1, 0])).tolist() == [2, 2, 0, 2]  # sample 3 does not list sample 2
     assert twins(others, np.array([0, 0, 0, 0])).tolist() == [1, 0, 0, 0]
+
+
+def test_remarks_name_the_twin_and_its_label():
+    others = other_issues(6, groups=[(0, 2), (3, 4)], outliers=(4, 5))
+    found = remarks(others, np.array([0, 0, 1, 1, 1, 0]), ["cat", "dog"], [f"{k}.jpg" for k in range(6)])
+    assert found[0] == (
+        "Near-duplicate of 2.jpg, which is labelled dog: at least one of the two labels is probably wrong."
+    )
+    assert found[1] == ""
+    assert found[3] == "Near-duplicate of 4.jpg, with the same label."
+    assert found[4] == "Near-duplicate of 3.jpg, with the same label. It resembles none of the classes."
+    assert found[5] == "It resembles none of the classes."
+
+
+def test_verdict_counts_both_kinds():
+    labels = np.array([0, 1, 0, 0, 1, 1, 1])
+    assert verdict_on(other_issues(7, groups=[(0, 2)]), labels) == ""
+    assert verdict_on(other_issues(7, outliers=[3]), labels) == "1 sample resembles none of the classes."
+    assert verdict_on(other_issues(7, groups=[(0, 1), (2, 3)], outliers=[5, 6]), labels) == (
+        "2 samples are near-duplicates of others with another label; 2 samples resemble none of the classes."
+    )

@@ -13,7 +13,7 @@ import labelsieve
 from labelsieve.commands import COMMANDS
 from labelsieve.errors import InputError, LabelsieveError, nearest, unexpected
 
-RESUMABLE = ("train", "table", "compare", "figure", "demo")  # commands that resume when run again
+RESUMABLE = ("train", "embed", "table", "compare", "figure", "demo")  # commands that resume when run again
 
 
 class _Parser(ArgumentParser):

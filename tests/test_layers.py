@@ -38,13 +38,14 @@ ARROWS: dict[str, set[str]] = {
         *("runs", "runs.execute", "runtime", "text", "train"),
     },
     "sweep": {
-        *("data", "errors", "files", "methods", "models", "noise", "runs", "runs.execute", "runtime", "text", "train"),
+        *("data", "errors", "features", "files", "methods", "models", "noise", "runs", "runs.execute", "runtime"),
+        *("text", "train"),
     },
     "paper": {"data", "errors", "files", "methods", "noise", "runs", "runtime", "sweep"},
     "integrations": {"audit", "core", "data", "errors", "methods", "models", "runtime", "train"},
     "commands": {
-        *("__init__", "audit", "auto", "core", "data", "errors", "files", "methods", "noise", "paper", "predict"),
-        *("report", "review", "runs", "runtime", "sweep"),
+        *("__init__", "audit", "auto", "core", "data", "errors", "features", "files", "methods", "noise", "paper"),
+        *("predict", "progress", "report", "review", "runs", "runtime", "sweep"),
     },
     "cli": {"__init__", "commands", "errors"},
     "__main__": {"cli"},

@@ -10,6 +10,7 @@ COMMANDS = {
     "review": "Review the suspect labels of a run in the browser.",
     "report": "Write one HTML page about a run or an audit, or several runs side by side.",
     "predict": "Classify samples with the model of a run.",
+    "embed": "Compute the features of images or texts with a pretrained network.",
     "check": "Examine every file and row of a dataset and list what cannot be read.",
     "methods": "List the methods, their options and the criteria, or show the page of a method.",
     "noise": "Write noisy labels for a dataset.",

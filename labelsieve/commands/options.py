@@ -169,13 +169,18 @@ def add_machines(parser: ArgumentParser) -> _ArgumentGroup:
     group.add_argument(
         "--at-once", type=int, metavar="N", help="runs that share a GPU. Default: as many as fit and pay"
     )
+    add_on(group)
+    return group
+
+
+def add_on(group: _ArgumentGroup) -> None:
+    """Add the option for several machines."""
     group.add_argument(
         "--on",
         default="here",
         metavar="WHERE",
         help="here (default), or several machines with Ray: ray, ray:ADDRESS or ray://HOST:PORT (docs/sweeps.md)",
     )
-    return group
 
 
 def add_reproduction(parser: ArgumentParser) -> None:

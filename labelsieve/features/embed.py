@@ -204,6 +204,25 @@ class _Outcome:
         self.report(self.done, len(self.keys))
 
 
+def unknown_samples(split: Undecoded, cache: Cache) -> list[int]:
+    """Return the positions of samples whose features are not stored, without reading any file.
+
+    A file whose content is not known from an earlier reading counts as unknown.
+    """
+
+    def is_known(index: int) -> bool:
+        stamp = _file_stamp(split.read, index)[0] if isinstance(split, Pictures) else None
+        if stamp is not None:
+            found = cache.files.get(stamp)
+            return found is not None and found.tobytes() in cache.features
+        try:
+            return content_key(_content_of(split, index)) in cache.features
+        except BadImage:
+            return True  # nothing to compute
+
+    return [index for index in range(len(split)) if not is_known(index)]
+
+
 def content_key(content: bytes) -> bytes:
     """Return the digest of a sample's content."""
     return hashlib.blake2b(content, digest_size=KEY_BYTES).digest()

@@ -6,11 +6,12 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -32,6 +33,7 @@ QUIET = {  # environment variables that Ray reads when it is imported
 }
 
 Files = dict[str, bytes]
+Key = TypeVar("Key")
 
 
 def on_ray(
@@ -43,27 +45,62 @@ def on_ray(
     on: str = "ray",
 ) -> Failures:
     """Run all experiments on a Ray cluster, `at_once` on each GPU, and return the reasons of those that failed."""
+    folder = dict(zip(experiments, folders, strict=True))
+    needs = {experiment: resources(experiment, at_once) for experiment in experiments}
+
+    def save(experiment: Experiment, files: Files) -> None:
+        save_run(files, experiment, folder[experiment])
+
+    arguments = {experiment: (experiment,) for experiment in experiments}
+    return run_tasks(run_remotely, arguments, needs, save, report, say, on, "with all finished runs saved")
+
+
+def run_tasks(
+    function: Callable[..., Any],
+    arguments: Mapping[Key, tuple[Any, ...]],
+    needs: Mapping[Key, dict[str, float]],
+    use: Callable[[Key, Any], None],
+    report: Callable[[], None],
+    say: Callable[[str], None],
+    on: str,
+    kept: str,
+) -> dict[Key, str]:
+    """Call a function on the machines of a Ray cluster, pass results on to `use`, and return the reasons of failures.
+
+    Args:
+        function: called with the arguments of a task, the working folder and the versions here; returns its result, or
+            a string that says why it failed. It is called again if its worker dies.
+        arguments: the arguments of each task.
+        needs: CPUs and GPUs of each task.
+        use: called here with a task and its result.
+        report: called several times a second.
+        say: called with a description of the cluster, and again when it changes.
+        on: the cluster, see `address_of`.
+        kept: what is kept when a signal stops the tasks.
+    """
     address = address_of(on)
     if find_spec("ray") is None:
-        raise InputError("sweeps on several machines need Ray; run pip install 'labelsieve[ray]'")
-    if not experiments:
+        raise InputError("several machines need Ray; run pip install 'labelsieve[ray]'")
+    if not arguments:
         return {}
-    needs = {experiment: resources(experiment, at_once) for experiment in experiments}
-    folder = dict(zip(experiments, folders, strict=True))
     with _cluster(address) as ray, StopFlag() as stop, _explained_import_errors():
         machines = _machines_of(ray)
         say(described := _describe(machines))
-        failed = {e: reason for e in experiments if (reason := too_large(needs[e], machines)) is not None}
-        task = ray.remote(max_retries=RETRIES)(run_remotely)
+        failed = {key: reason for key in arguments if (reason := too_large(needs[key], machines)) is not None}
+        task = ray.remote(max_retries=RETRIES)(function)
         context = (str(Path.cwd()), versions())
-        tasks = {task.options(**needs[e]).remote(e, *context): e for e in experiments if e not in failed}
+        tasks = {
+            task.options(**needs[key]).remote(*given, *context): key
+            for key, given in arguments.items()
+            if key not in failed
+        }
         try:
             while tasks:
-                stop.check("with all finished runs saved")
+                stop.check(kept)
                 for ready in ray.wait(list(tasks), timeout=POLL)[0]:
-                    experiment = tasks.pop(ready)
-                    if (reason := _collect(ray, ready, experiment, folder[experiment])) is not None:
-                        failed[experiment] = reason
+                    key = tasks.pop(ready)
+                    if (reason := _collect(ray, ready, partial(use, key))) is not None:
+                        failed[key] = reason
                 if (now := _describe(_machines_of(ray))) != described:
                     say(described := now)
                 report()
@@ -107,10 +144,8 @@ def _describe(machines: Sequence[dict[str, float]]) -> str:
 
 def run_remotely(experiment: Experiment, where: str, wanted: dict[str, str]) -> Files | str:
     """Run an experiment in a temporary folder of a worker; return the files of the run, or why it failed."""
-    with suppress(OSError):
-        os.chdir(where)  # working folder of the sweep, for relative paths on a shared file system
     try:
-        check_versions(wanted, versions())
+        prepare_worker(where, wanted)
         with tempfile.TemporaryDirectory(prefix="labelsieve-") as place:
             folder = Path(place) / experiment.name()
             run(experiment, folder, stop=StopFlag())  # not entered: Ray handles the signals
@@ -121,6 +156,13 @@ def run_remotely(experiment: Experiment, where: str, wanted: dict[str, str]) -> 
         return OUT_OF_MEMORY
 
 
+def prepare_worker(where: str, wanted: dict[str, str]) -> None:
+    """Change to the working folder of the command, for relative paths on a shared file system; check versions."""
+    with suppress(OSError):
+        os.chdir(where)
+    check_versions(wanted, versions())
+
+
 def check_versions(wanted: dict[str, str], found: dict[str, str]) -> None:
     """Raise InputError if versions that change results differ; CPU and GPU builds of the same torch are equal."""
     for name in ("labelsieve", "torch"):
@@ -129,13 +171,13 @@ def check_versions(wanted: dict[str, str], found: dict[str, str]) -> None:
             raise InputError(f"a worker has {name} {have}, this machine {want}; install the same on all machines")
 
 
-def _collect(ray: Any, ready: Any, experiment: Experiment, folder: Path) -> str | None:
-    """Save the files of a finished task in the run folder; return the reason if it failed."""
+def _collect(ray: Any, ready: Any, use: Callable[[Any], None]) -> str | None:
+    """Use the result of a finished task; return the reason if it failed."""
     try:
-        result: Files | str = ray.get(ready)
+        result = ray.get(ready)
         if isinstance(result, str):
             return result
-        save_run(result, experiment, folder)
+        use(result)
     except LabelsieveError as error:
         return str(error)
     except ray.exceptions.RayTaskError:

@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,38 +15,10 @@ from labelsieve.errors import InputError, Stopped
 from labelsieve.runs.execute import run, versions
 from labelsieve.runs.folder import RunFolder
 from labelsieve.runs.spec import Experiment
-from labelsieve.sweep.ray import QUIET, address_of, check_versions, resources, run_remotely, save_run, too_large
+from labelsieve.sweep.ray import address_of, check_versions, resources, run_remotely, save_run, too_large
 from labelsieve.sweep.sweep import folder_of, sweep
 
 PATIENCE = 400  # seconds to wait for an event; workers start slowly on a busy machine
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """Temporary folder of the workers; Ray runs isolated and leaves nothing in the home folder."""
-    place, own = tmp_path / "workers", tempfile.mkdtemp(dir="/tmp")  # sockets need a short name
-    place.mkdir()
-    ours = {"TMPDIR": str(place), "RAY_TMPDIR": own, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
-    for name, value in {**ours, **QUIET}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    pytest.importorskip("ray")
-    yield place
-    shutil.rmtree(own, ignore_errors=True)
-
-
-@pytest.fixture
-def cluster(place):
-    """Start a head that runs nothing, and two nodes of one CPU each."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    try:
-        cluster.add_node(num_cpus=1)
-        cluster.add_node(num_cpus=1)
-        yield f"ray:{cluster.address}"
-    finally:
-        cluster.shutdown()
 
 
 def experiment(data, seed, method="mentornet-prop", **more):
@@ -161,7 +131,7 @@ def test_partly_written_folder_starts_again(data, tmp_path, monkeypatch):
 
 def test_missing_ray_is_a_one_line_error(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"^sweeps on several machines need Ray; run pip install 'labelsieve\[ray\]'$"):
+    with pytest.raises(InputError, match=r"^several machines need Ray; run pip install 'labelsieve\[ray\]'$"):
         sweep([experiment(data, 0)], tmp_path, on="ray")
 
 

@@ -116,6 +116,27 @@ def make_audit(
     return folder
 
 
+def add_other_issues(folder: Path) -> None:
+    """Add to an audit of at least 12 samples: two pairs of near-duplicates, one with different labels, and an outlier.
+
+    Samples 0 and 1 differ, samples 3 and 7 have the same label. The outlier is sample 2,000, which is listed last.
+    """
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary["other_issues"] = {"near_duplicate": 4, "near_duplicate_other_label": 2, "outlier": 1}
+    summary["verdict"] += " 2 samples are near-duplicates of others with another label."
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    path = folder / "gallery.jsonl"
+    rows = {row["index"]: row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
+    for one, other in ((0, 1), (1, 0), (3, 7), (7, 3)):
+        shown = ("index", "id", "given_label", "image", "text", "row")
+        rows[one]["twin"] = {name: rows[other][name] for name in shown if name in rows[other]}
+    for index, row in rows.items():
+        row["listed"] = ["label", *(["near_duplicate"] if index in (0, 1, 3, 7) else [])]
+    outlier = {"index": 2000, "id": "strange.png", "label_quality": 0.99, "is_label_issue": False, "outlier_score": 0.6}
+    rows[2000] = {**rows[5], "why": "It resembles none of the classes.", "listed": ["outlier"], **outlier}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows.values()), encoding="utf-8")
+
+
 def sample_content(folder: Path, kind: str, k: int, draw: random.Random) -> dict[str, Any]:
     """Return the content of one sample."""
     if kind == "text":

@@ -38,6 +38,7 @@ GALLERY_KIND = 200  # near-duplicates, and outliers
 THUMBNAIL_SIDE = 96  # pixels of the longer side
 PRINTED_CLASSES = 30
 PRINTED_SAMPLES = 10
+PRINTED_PAIRS = 5
 PRINTED_TEXT = 100  # characters
 VIEW_KINDS = ("image", "text", "row")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")

@@ -3,22 +3,24 @@
 import base64
 import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.errors import InputError
 from labelsieve.review.decisions import ReviewProgress, review_progress
-from labelsieve.review.suspects import Suspect, read_gallery
+from labelsieve.review.suspects import Sample, Suspect, read_gallery
 from labelsieve.runs.read import Array, audit_folder
 from labelsieve.text import rounded
 
 MAX_IMAGE_BYTES = 4_300_000  # of all images as base64; later samples are shown without an image
 MAX_TEXT, MAX_COLUMNS, MAX_VALUE = 400, 12, 80  # characters, columns and characters per value of a sample
+
+S = TypeVar("S", bound=Sample)
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,26 @@ class ClassNoise:
 
 
 @dataclass(frozen=True)
-class _Card:
-    """A sample of the gallery as the page shows it, with long texts shortened."""
+class Card(Generic[S]):
+    """A sample as the page shows it, with long texts shortened."""
 
-    sample: Suspect
-    quality: str
+    sample: S
     image: str  # data: URL, empty if there is none
     text: str
     columns: list[tuple[str, str]]
     hidden_columns: int
+
+
+Pair = tuple[Card[Suspect], Card[Sample]]  # near-duplicates
+
+
+@dataclass(frozen=True)
+class OtherCounts:
+    """Numbers of near-duplicates, of those with another label, and of outliers."""
+
+    near_duplicate: int
+    near_duplicate_other_label: int
+    outlier: int
 
 
 @dataclass(frozen=True)
@@ -57,23 +70,38 @@ class AuditResults:
     verdict: str
     made: dict[str, Any]  # how the audit was made
     basis: str  # sentence on the basis of the estimates
-    gallery: list[_Card]  # most suspicious first
+    gallery: list[Card[Suspect]]  # most suspicious first
+    pairs: list[Pair]
+    outliers: list[Card[Suspect]]
+    others: OtherCounts | None  # None if the samples have no features
     decided: int  # labels that a person had decided before the run
     progress: ReviewProgress
 
     @property
-    def suspects(self) -> list[_Card]:
+    def suspects(self) -> list[Card[Suspect]]:
         """Return the samples whose label is marked as probably wrong."""
         return [card for card in self.gallery if card.sample.is_issue]
 
+    @property
+    def different_pairs(self) -> list[Pair]:
+        """Return the near-duplicates with different labels."""
+        return [pair for pair in self.pairs if pair[0].sample.given != pair[1].sample.given]
+
+    @property
+    def equal_pairs(self) -> list[Pair]:
+        """Return the near-duplicates with the same label."""
+        return [pair for pair in self.pairs if pair[0].sample.given == pair[1].sample.given]
+
 
 def read_audit(run: Path, limit: int) -> AuditResults | None:
-    """Return the audit of a run, with at most `limit` samples to show; None if there is no audit."""
+    """Return the audit of a run, with at most `limit` samples of each kind to show; None if there is no audit."""
     path = audit_folder(run) / "summary.json"
     if not path.exists():
         return None
     try:
         summary = json.loads(path.read_bytes())
+        counts = summary.get("other_issues")
+        gallery, pairs, outliers = _shown(read_gallery(run) if path.with_name("gallery.jsonl").exists() else [], limit)
         return AuditResults(
             samples=int(summary["samples"]),
             issues=int(summary["issues"]),
@@ -88,7 +116,10 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
             verdict=str(summary["verdict"]),
             made=dict(summary.get("made", {})),
             basis=str(summary.get("basis", "")),
-            gallery=list(_cards(read_gallery(run, limit) if path.with_name("gallery.jsonl").exists() else [])),
+            gallery=gallery,
+            pairs=pairs,
+            outliers=outliers,
+            others=counts and OtherCounts(**{field.name: int(counts[field.name]) for field in fields(OtherCounts)}),
             decided=int(summary.get("decided", 0)),
             progress=review_progress(run),
         )
@@ -114,17 +145,39 @@ def _matrix(rows: list[list[float]] | None) -> Array | None:
     return None if rows is None else np.array(rows, dtype=float)
 
 
-def _cards(samples: Iterable[Suspect]) -> Iterator[_Card]:
-    """Yield the samples as cards, with images as long as they fit into MAX_IMAGE_BYTES."""
-    remaining = MAX_IMAGE_BYTES
+def _shown(samples: Sequence[Suspect], limit: int) -> tuple[list[Card[Suspect]], list[Pair], list[Card[Suspect]]]:
+    """Return at most `limit` cards for suspect labels, pairs of near-duplicates, and cards for outliers."""
+    suspects = [sample for sample in samples if "label" in sample.listed][:limit]
+    outliers = sorted((sample for sample in samples if "outlier" in sample.listed), key=lambda one: one.outlier_score)
+    cards = _Cards()
+    gallery = [cards.make(sample) for sample in suspects]
+    pairs = [(cards.make(one), cards.make(other)) for one, other in near_duplicate_pairs(samples)[:limit]]
+    return gallery, pairs, [cards.make(sample) for sample in outliers[:limit]]
+
+
+def near_duplicate_pairs(samples: Iterable[Suspect]) -> list[tuple[Suspect, Sample]]:
+    """Return each sample that is listed as near-duplicate with its twin, every pair once; different labels first."""
+    pairs: dict[frozenset[int], tuple[Suspect, Sample]] = {}
     for sample in samples:
+        if sample.twin is not None and "near_duplicate" in sample.listed:
+            pairs.setdefault(frozenset({sample.index, sample.twin.index}), (sample, sample.twin))
+    return sorted(pairs.values(), key=lambda pair: pair[0].given == pair[1].given)
+
+
+class _Cards:
+    """Maker of cards, with images as long as these fit into MAX_IMAGE_BYTES."""
+
+    def __init__(self) -> None:
+        self.remaining = MAX_IMAGE_BYTES
+
+    def make(self, sample: S) -> Card[S]:
+        """Return the card of a sample."""
         image = _data_url(sample.image) if sample.image else ""
-        remaining -= len(image)
+        self.remaining -= len(image)
         row = sample.row or {}
-        yield _Card(
+        return Card(
             sample,
-            format_quality(sample.quality),
-            image if remaining >= 0 else "",
+            image if self.remaining >= 0 else "",
             _shortened(sample.text or "", MAX_TEXT),
             [(name, _shortened(str(rounded(value)), MAX_VALUE)) for name, value in list(row.items())[:MAX_COLUMNS]],
             max(len(row) - MAX_COLUMNS, 0),

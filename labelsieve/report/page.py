@@ -17,7 +17,7 @@ from markupsafe import Markup
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, write_atomically
 from labelsieve.report import charts, svg, words
-from labelsieve.report.audit import AuditResults, read_audit
+from labelsieve.report.audit import AuditResults, format_quality, read_audit
 from labelsieve.runs.find import newest_training, refuse_unfinished
 from labelsieve.runs.read import Run, by_method, delivered_folder, is_separate_audit, not_a_run, read_progress
 from labelsieve.runs.tables import UNKNOWN, comparison, plus_minus
@@ -135,6 +135,7 @@ def _render_page(**content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"with_interval": words.with_interval, "swatch": svg.swatch, "quote": shlex.quote}
+    environment.filters["quality"] = format_quality
     template = environment.get_template("report.html.j2")
     return template.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
@@ -157,6 +158,11 @@ def _label_section(audit: AuditResults | None, table: str, warnings: Sequence[st
         "further": [card for card in audit.gallery if not card.sample.is_issue] if audit else [],
         "given": _by_frequency(card.sample.given for card in suspects),
         "suggested": _by_frequency(card.sample.suggested for card in suspects),
+        "duplicates": words.near_duplicates(audit) if audit else "",
+        "different": audit.different_pairs if audit else [],
+        "equal": audit.equal_pairs if audit else [],
+        "strange": words.outliers(audit) if audit else "",
+        "outliers": audit.outliers if audit else [],
     }
 
 

@@ -138,6 +138,24 @@ def _confusion_sentence(audit: AuditResults, given: int, true: int) -> Markup:
     ).format(label, other, round(share * samples), samples, round(back * others), others)
 
 
+def near_duplicates(audit: AuditResults) -> str:
+    """Return a sentence on the number of near-duplicates; empty if there are none."""
+    if audit.others is None or not audit.others.near_duplicate:
+        return ""
+    found, different = audit.others.near_duplicate, audit.others.near_duplicate_other_label
+    labels = f"{different:,} of them one with another label" if different else "always with the same label"
+    return f"{found:,} of the {audit.samples:,} {sample_noun(audit)} have a near-duplicate, {labels}."
+
+
+def outliers(audit: AuditResults) -> str:
+    """Return a sentence on the number of samples that resemble none of the classes; empty if there are none."""
+    if audit.others is None or not audit.others.outlier:
+        return ""
+    are = "is" if audit.others.outlier == 1 else "are"
+    number = f"{audit.others.outlier:,} of the {audit.samples:,} {sample_noun(audit)}"
+    return f"{number} {are} far from all classes, compared with the others."
+
+
 def model_error(run: Run, samples: str) -> str:
     """Return a sentence on the test error of the delivered model; empty if there is no model yet."""
     if not run.end:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,12 @@ IMAGE_TYPES = {".webp": "image/webp", ".png": "image/png", ".jpg": "image/jpeg"}
 
 
 @dataclass(frozen=True)
-class Suspect:
-    """A sample of the gallery; `is_issue` is false for those that follow the suspects."""
+class Sample:
+    """A sample with its content."""
 
     index: int
     id: str
     given: str
-    suggested: str
-    quality: float  # 0 to 1
-    is_issue: bool
-    why: str
     image: Path | None
     text: str | None
     row: dict[str, Any] | None
@@ -38,12 +33,34 @@ class Suspect:
         return {**vars(self), "image": self.image is not None, "row": row}
 
 
-def read_gallery(run: Path, limit: int | None = None) -> list[Suspect]:
-    """Return the samples of the gallery, most suspicious first, at most `limit` of them."""
+@dataclass(frozen=True)
+class Suspect(Sample):
+    """A sample of the gallery; `is_issue` is false for those that follow the suspects."""
+
+    suggested: str
+    quality: float  # 0 to 1
+    is_issue: bool
+    why: str
+    listed: tuple[str, ...]  # kinds of issues for which the sample is shown: label, near_duplicate, outlier
+    outlier_score: float  # 0 to 1, low for outliers
+    twin: Sample | None  # a near-duplicate
+
+    def for_page(self) -> dict[str, Any]:
+        """Return the fields as JSON values, with those of the twin."""
+        return {**super().for_page(), "twin": self.twin and self.twin.for_page()}
+
+    @property
+    def differs_from_sample(self) -> bool:
+        """Return whether the sample has a near-duplicate with another label."""
+        return self.twin is not None and self.twin.given != self.given
+
+
+def read_gallery(run: Path) -> list[Suspect]:
+    """Return the samples of the gallery, most suspicious first; those that are listed for other issues come last."""
     path = audit_folder(run) / "gallery.jsonl"
     lines = (line for line in _read(path, run).split(b"\n") if line.strip())
     suspects: list[Suspect] = []
-    for line in islice(lines, limit):
+    for line in lines:
         try:
             suspects.append(_suspect(json.loads(line, parse_constant=str), path.parent))  # NaN is displayed as "NaN"
         except (ValueError, KeyError, TypeError) as error:
@@ -90,20 +107,33 @@ def _read(path: Path, run: Path) -> bytes:
 
 
 def _suspect(fields: Mapping[str, Any], folder: Path) -> Suspect:
-    name, given, suggested = strings = [fields[key] for key in ("id", "given_label", "suggested_label")]
-    if type(fields["index"]) is not int or fields["index"] < 0 or not all(isinstance(s, str) for s in strings):
-        raise ValueError("index must be an integer, id and labels must be strings")
-    quality, text, row = float(fields["label_quality"]), fields.get("text"), fields.get("row")
+    sample = _sample(fields, folder)
+    quality, suggested, twin = float(fields["label_quality"]), fields["suggested_label"], fields.get("twin")
+    if not isinstance(suggested, str):
+        raise ValueError("suggested_label must be a string")
     if not math.isfinite(quality):
         raise ValueError(f"label_quality is {quality}")
     return Suspect(
-        fields["index"],
+        **vars(sample),
+        suggested=suggested,
+        quality=quality,
+        is_issue=fields.get("is_label_issue") is True,
+        why=str(fields.get("why") or ""),
+        listed=tuple(map(str, fields.get("listed", ["label"]))),
+        outlier_score=float(fields.get("outlier_score", 1)),
+        twin=None if twin is None else _sample(twin, folder),
+    )
+
+
+def _sample(fields: Mapping[str, Any], folder: Path) -> Sample:
+    name, given, index = (fields[key] for key in ("id", "given_label", "index"))
+    if type(index) is not int or index < 0 or not isinstance(name, str) or not isinstance(given, str):
+        raise ValueError("index must be an integer, id and labels must be strings")
+    text, row = fields.get("text"), fields.get("row")
+    return Sample(
+        index,
         name,
         given,
-        suggested,
-        quality,
-        fields.get("is_label_issue") is True,
-        str(fields.get("why") or ""),
         _image_path(folder, fields["image"]) if isinstance(fields.get("image"), str) else None,
         None if text is None else str(text),
         {str(column): value for column, value in row.items()} if isinstance(row, dict) else None,

@@ -10,7 +10,7 @@ import pytest
 from labelsieve.report.audit import read_audit
 from labelsieve.report.page import ReportedRun, run_page, write_report
 from labelsieve.runs.read import read_run
-from tests.made_runs import make_audit, make_run
+from tests.made_runs import add_other_issues, make_audit, make_run
 
 MEGABYTE = 2**20
 HOSTILE = [
@@ -99,6 +99,14 @@ def photos_page(photos) -> Path:
     return write_report([photos], None, 200)
 
 
+@pytest.fixture(scope="module")
+def page_with_other_issues(tmp_path_factory) -> Path:
+    """Write the page of a run with near-duplicates and an outlier."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "others")
+    add_other_issues(make_audit(run, shown=30, marked=20))
+    return write_report([run], None, 200)
+
+
 def hostile_page(folder: Path, place: str, names: list[str]) -> str:
     """Return a page with the given strings in one place of its data."""
     classes = names if place == "class" else [f"class {k}" for k in range(30)]
@@ -110,6 +118,16 @@ def hostile_page(folder: Path, place: str, names: list[str]) -> str:
         lines = [json.loads(line) for line in (audit / "gallery.jsonl").read_text(encoding="utf-8").splitlines()]
         for line, name in zip(lines, names, strict=True):
             line[place] = name if place == "text" else {name[:70]: name}
+        (audit / "gallery.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    if place == "twin":
+        add_other_issues(audit)
+        lines = [json.loads(line) for line in (audit / "gallery.jsonl").read_text(encoding="utf-8").splitlines()]
+        for line, name in zip(lines, names, strict=False):
+            line |= {
+                "twin": {"index": 5000, "id": name, "given_label": name, "text": name},
+                "listed": ["near_duplicate"],
+            }
+            line["twin"]["index"] += line["index"]
         (audit / "gallery.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     results, record = read_audit(run, 200), read_run(run)
     if place == "run":

@@ -96,10 +96,10 @@ def test_filters_work_with_the_keyboard(browser, photos_page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_has_no_horizontal_overflow(browser, photos_page, tmp_path, scheme):
+def test_page_has_no_horizontal_overflow(browser, photos_page, page_with_other_issues, tmp_path, scheme):
     run = make_run(tmp_path / "other", method="default")
     several = write_report([photos_page.parent, run], tmp_path / "several.html", 20)
-    for path in (photos_page, several):
+    for path in (photos_page, several, page_with_other_issues):
         with Visit(browser, path, color_scheme=scheme) as visit:
             visit.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
             for width in (320, 360, 768, 1280):
@@ -108,11 +108,12 @@ def test_page_has_no_horizontal_overflow(browser, photos_page, tmp_path, scheme)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(browser, photos_page, scheme):
-    with Visit(browser, photos_page, color_scheme=scheme) as visit:
-        visit.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        weak = visit.page.evaluate(CONTRAST)
-    assert weak == []
+def test_text_has_enough_contrast(browser, photos_page, page_with_other_issues, scheme):
+    for path in (photos_page, page_with_other_issues):
+        with Visit(browser, path, color_scheme=scheme) as visit:
+            visit.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+            weak = visit.page.evaluate(CONTRAST)
+        assert weak == []
 
 
 CONTRAST = """() => {
@@ -146,7 +147,7 @@ CONTRAST = """() => {
 
 
 def test_hostile_strings_do_not_run_in_a_browser(browser, tmp_path):
-    for place in ("class", "id", "why", "text", "row", "run", "spec"):
+    for place in ("class", "id", "why", "text", "row", "run", "spec", "twin"):
         path = tmp_path / f"{place}.html"
         path.write_text(hostile_page(tmp_path / place, place, HOSTILE), encoding="utf-8")
         with Visit(browser, path, viewport={"width": 320, "height": 700}) as visit:
@@ -198,3 +199,20 @@ def test_page_without_javascript_shows_all_samples(browser, photos_page):
 def test_page_can_be_printed(browser, photos_page):
     with Visit(browser, photos_page) as visit:
         assert visit.page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_near_duplicates_are_shown_side_by_side(browser, page_with_other_issues):
+    with Visit(browser, page_with_other_issues, reduced_motion="reduce") as visit:
+        page = visit.page
+        page.click("nav a[href='#duplicates']")
+        one, other = (page.locator("#different .pair img").nth(k) for k in (0, 1))
+        wait_until(lambda: all(image.evaluate("i => i.naturalWidth === 96") for image in (one, other)))
+        left, right = one.bounding_box(), other.bounding_box()
+        assert left["y"] == right["y"] and left["x"] + left["width"] < right["x"]
+        labels = page.locator("#different .pair .labels").all_inner_texts()
+        assert [label.split()[-1] for label in labels] == ["T-shirt/top", "Trouser"]
+        assert not page.locator("#equal .pair").is_visible()
+        page.click("#equal summary")
+        assert page.locator("#equal .pair").is_visible()
+        page.select_option("[name=given]", "=Trouser")  # filters suspects only
+        assert page.locator("#different .pair").is_visible() and page.locator("#outliers ~ ol li").is_visible()

@@ -14,7 +14,7 @@ from labelsieve.errors import InputError
 from labelsieve.report.audit import read_audit
 from labelsieve.report.page import ReportedRun, method_table, run_page, without_empty_columns, write_report
 from labelsieve.runs.read import read_progress, read_run
-from tests.made_runs import make_audit, make_run
+from tests.made_runs import add_other_issues, make_audit, make_run
 from tests.report.conftest import HOSTILE, IMAGE, MEGABYTE, Skeleton, hostile_page, report_html, visible_text
 
 
@@ -112,7 +112,7 @@ def test_policy_allows_only_the_inlined_style_and_script(photos_page):
     assert " style=" not in text and not re.search(r" on\w+=", text.split("<script>")[0])
 
 
-@pytest.mark.parametrize("place", ["class", "id", "why", "text", "row", "run", "spec"])
+@pytest.mark.parametrize("place", ["class", "id", "why", "text", "row", "run", "spec", "twin"])
 def test_hostile_strings_are_escaped(tmp_path, place):
     """The page has the same elements and attributes as with harmless strings, and contains each string."""
     harmless = [f"name {k}" for k in range(len(HOSTILE))]
@@ -305,3 +305,34 @@ def test_estimated_noise_rate_is_called_estimated(tmp_path):
     record = run / "record.jsonl"
     record.write_text(record.read_text().replace('"event": "start"', '"event": "start", "chosen": {}'))
     assert "12 epochs, estimated noise rate 40%)." in visible_text(report_html(run))
+
+
+def test_other_issues_have_sections_of_their_own(page_with_other_issues, photos_page):
+    text = page_with_other_issues.read_text(encoding="utf-8")
+    shown = visible_text(text)
+    assert "4 of the 6,000 images have a near-duplicate, 2 of them one with another label." in shown
+    assert "At least one label of each of these pairs is probably wrong:" in shown
+    assert text.count('<li class="pair">') == 2 and "1 pair with the same label" in shown
+    assert "1 of the 6,000 images is far from all classes" in shown
+    assert shown.count("strange.png") == 1  # not among the suspects and the samples that follow them
+    assert "The next 10 most suspicious samples" in shown
+    without = photos_page.read_text(encoding="utf-8")
+    assert 'id="duplicates"' not in without and 'id="outliers"' not in without
+
+
+@pytest.mark.parametrize("kind", ["text", "row", "none"])
+def test_pairs_of_any_kind_are_shown(tmp_path, kind):
+    run = make_run(tmp_path / "run")
+    add_other_issues(make_audit(run, shown=12, kind=kind))
+    text = report_html(run)
+    pair = text[text.index('<li class="pair">') : text.index("</li>", text.index('<li class="pair">'))]
+    assert pair.count("T-shirt/top") and pair.count("Trouser") and pair.count("<img") == 0
+    assert pair.count("<blockquote") == 2 * (kind == "text") and pair.count("<dl>") == 2 * (kind == "row")
+
+
+def test_numbers_of_shown_samples_are_limited_for_each_kind(tmp_path):
+    run = make_run(tmp_path / "run")
+    add_other_issues(make_audit(run, shown=30))
+    text = report_html(run, gallery=1)
+    assert text.count('<li class="card') == 2 and text.count('<li class="pair">') == 1  # a suspect, an outlier
+    assert 'id="different"' in text and 'id="equal"' not in text

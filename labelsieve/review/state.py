@@ -45,6 +45,7 @@ class ReviewState:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.samples = {sample.index: sample for sample in read_gallery(run)}
+        self.twins = {sample.twin.index: sample.twin for sample in self.samples.values() if sample.twin}
         if not self.samples:
             raise InputError(f"the gallery of {run} is empty; there is nothing to review")
         self.classes = read_class_names(run)
@@ -56,7 +57,7 @@ class ReviewState:
     @property
     def suspects(self) -> set[int]:
         """Return the indices of the samples whose label is probably wrong."""
-        return {index for index, sample in self.samples.items() if sample.is_issue}
+        return {index for index, sample in self.samples.items() if sample.is_issue and "label" in sample.listed}
 
     def initial(self) -> dict[str, Any]:
         """Return everything that the page loads at the start."""
@@ -105,8 +106,8 @@ class ReviewState:
         return _ReviewCounts(len(decisions) - unsure, unsure, len(changed), len(self.suspects - decisions.keys()))
 
     def image_path(self, index: int) -> Path:
-        """Return the path of a sample's image."""
-        path = self._sample(index).image
+        """Return the path of the image of a sample, or of the twin of one."""
+        path = self.twins[index].image if index in self.twins else self._sample(index).image
         if path is None:
             raise RequestError(404, f"sample {index} has no image")
         return path

@@ -47,6 +47,21 @@ def make_audited_run(run: Path, count=40, shown=35, classes=CLASSES, names=None,
     return run
 
 
+def add_other_issues(run: Path, pairs, outlier=None) -> None:
+    """Add near-duplicates, as pairs of samples of the gallery, and an outlier that follows the other samples."""
+    path = run / "audit" / "gallery.jsonl"
+    rows = {row["index"]: {**row, "listed": ["label"]} for row in map(json.loads, path.read_text().splitlines())}
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            rows[one]["twin"] = {name: rows[other][name] for name in ("index", "id", "given_label", "image")}
+            rows[one]["listed"] = ["label", "near_duplicate"]
+    if outlier is not None:
+        facts = {"index": outlier, "id": f"{CLASSES[outlier % 3]}/{outlier}.png", "label_quality": 0.99}
+        given = {"given_label": CLASSES[outlier % 3], "suggested_label": CLASSES[outlier % 3], "is_label_issue": False}
+        rows[outlier] = {**facts, **given, "why": "It resembles none of the classes.", "listed": ["outlier"]}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+
+
 def make_decision(index=1, kind="keep", label=None, tab="t") -> Decision:
     return Decision(index, f"{CLASSES[index % 3]}/{index}.png", kind, label, "2026-01-01T00:00:00+00:00", tab)
 

@@ -12,7 +12,14 @@ import pytest
 from labelsieve.review import decisions
 from labelsieve.review.server import ReviewServer
 from labelsieve.review.state import ReviewState
-from tests.review.conftest import CLASSES, TIMEOUT, logged_decisions, make_audited_run, read_labels
+from tests.review.conftest import (
+    CLASSES,
+    TIMEOUT,
+    add_other_issues,
+    logged_decisions,
+    make_audited_run,
+    read_labels,
+)
 
 PRESS_A = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'a', bubbles: true}))"
 
@@ -216,6 +223,70 @@ def test_without_suspects_the_most_suspicious_samples_can_be_reviewed(tmp_path, 
         "0 of 0 suspects decided · 0 of the next 35"
     )
     assert page.messages == []
+
+
+def test_kinds_of_issues_can_be_chosen(tmp_path, serve, page_of):
+    run = make_audited_run(tmp_path / "run", shown=10, suspects=3)
+    add_other_issues(run, pairs=[(39, 31), (32, 35)], outlier=2)  # cat and dog, eel and eel
+    page = page_of(serve(run).url)
+    kinds = page.locator("#kind option").all_text_contents()
+    assert kinds == ["suspect labels (3)", "near-duplicates (2)", "no class (1)"]
+    assert shown_index(page) == 39 and page.text_content("#progress") == "0 of 3 suspects decided · 0 changed"
+    page.select_option("#kind", "near_duplicate")
+    assert shown_index(page) == 39 and "1 of 2 near-duplicates with another label" in page.text_content("#place")
+    press(page, "k")
+    assert shown_index(page) == 31 and page.locator("#strip button").count() == 0
+    assert page.text_content("#progress") == "1 of 2 near-duplicates with another label decided · 0 changed"
+    assert page.evaluate("document.getElementById('bar').value") == 0.5
+    press(page, "a")
+    ended = "All near-duplicates with another label are decided. Still undecided: 1 sample of no class; choose them"
+    assert ended in page.text_content("#none") and not page.is_visible("#beyond")
+    page.select_option("#kind", "outlier")
+    assert shown_index(page) == 2 and page.text_content("#why") == "It resembles none of the classes."
+    assert page.is_disabled("#accept")
+    press(page, "z")  # the last decision of this tab, on a sample of another kind
+    assert shown_index(page) == 31
+    assert page.input_value("#kind") == "label" and "of 7 further samples" in page.text_content("#place")
+    page.select_option("#kind", "label")
+    assert shown_index(page) == 38 and page.text_content("#progress").startswith("1 of 3 suspects decided")
+    assert [(line["index"], line["decision"]) for line in logged_decisions(run)] == [
+        (39, "keep"),
+        (31, "accept"),
+        (31, "undo"),
+    ]
+    assert page.messages == []
+
+
+def test_twin_is_shown_beside_the_sample(tmp_path, serve, page_of):
+    run = make_audited_run(tmp_path / "run", shown=10)
+    add_other_issues(run, pairs=[(39, 31), (32, 35)])
+    page = page_of(serve(run).url, viewport={"width": 1280, "height": 900})
+    pictures = page.locator("#view img")
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 900})
+        wait_until(page, "[...document.querySelectorAll('#view img')].every(i => i.naturalWidth === 12)")
+        left, right = pictures.nth(0).bounding_box(), pictures.nth(1).bounding_box()
+        assert left["y"] == right["y"] and left["x"] + left["width"] <= right["x"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#view figcaption").all_text_contents() == ["this sample: cat", "near-duplicate: dog"]
+    sources = page.eval_on_selector_all("#view img", "all => all.map(image => image.getAttribute('src').split('?')[0])")
+    assert sources == ["thumbs/39", "thumbs/31"]
+    press(page, "ArrowRight")
+    assert page.locator("#view figure").count() == 0 and pictures.count() == 1
+    assert page.evaluate("scrollY") == 0 and page.messages == []
+
+
+@pytest.mark.parametrize("content", [{"text": "<b>some</b> words"}, {"row": {"a": 1}}, {"id": "39"}])
+def test_twin_of_any_content_is_shown(tmp_path, serve, page_of, content):
+    run = make_audited_run(tmp_path / "run", shown=2, **content)
+    gallery = run / "audit" / "gallery.jsonl"
+    one, other = (json.loads(line) for line in gallery.read_text().splitlines())
+    one |= {"listed": ["label"], "twin": {**content, "index": 900, "id": "<i>twin</i>", "given_label": "<u>cat</u>"}}
+    gallery.write_text(f"{json.dumps(one)}\n{json.dumps(other)}\n")
+    page = page_of(serve(run).url)
+    assert page.locator("#view figcaption").all_text_contents()[1] == "near-duplicate: <u>cat</u>"
+    assert page.locator("#view figure").count() == 2 and page.locator("#view b, #view u").count() == 0
+    assert not page.is_visible("#kind") and page.messages == []
 
 
 def test_two_tabs_see_the_decisions_of_each_other(run, serve, page_of):

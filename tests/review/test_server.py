@@ -53,9 +53,12 @@ def test_only_images_of_the_gallery_are_served(run, serve):
     rows[2]["image"] = "labels.csv"
     (run / "audit" / "thumbs" / "link.webp").symlink_to(run.parent / "secret.webp")
     rows[3]["image"] = "thumbs/link.webp"
+    given = {"id": "twin", "given_label": "cat"}
+    rows[4]["twin"] = {"index": 100, "image": "../../secret.webp", **given}
+    rows[5]["twin"] = {"index": 101, "image": "thumbs/30.webp", **given}
     gallery.write_text("".join(json.dumps(row) + "\n" for row in rows))
     client = Client(serve(run).url)
-    tries = [f"/thumbs/{row['index']}" for row in rows[:4]]
+    tries = ["/thumbs/100", *(f"/thumbs/{row['index']}" for row in rows[:4])]
     tries += [
         "/thumbs/../../secret.webp",
         "/thumbs/%2e%2e/%2e%2e/secret.webp",
@@ -74,7 +77,7 @@ def test_only_images_of_the_gallery_are_served(run, serve):
     for path in tries:
         status, content, _ = client.send(path)
         assert status == 404 and b"canary" not in content and b"given_label" not in content, path
-    assert client.send("/thumbs/35")[0] == 200
+    assert client.send("/thumbs/35")[0] == client.send("/thumbs/101")[0] == 200
 
 
 def test_every_answer_has_the_security_headers(run, serve):

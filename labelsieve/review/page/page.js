@@ -8,13 +8,14 @@ const PAUSE = 200; // milliseconds after a sample appears during which keys are 
 const byId = (id) => document.getElementById(id);
 const tab = (sessionStorage.tab ??= crypto.randomUUID());
 const images = new Map();
-let samples = []; // most suspicious first; the suspects come before the other samples
+let samples = []; // most suspicious first; the suspects come before the other samples, those of other kinds are last
 let classes = [];
 let positions = new Map(); // sample index -> position in `samples`
 let decisions = new Map(); // sample index -> decision in effect
 let version = 0; // number of lines of the log that are included in `decisions`
 let current = 0; // position of the displayed sample; -1 if none
 let pastSuspects = sessionStorage.beyond === "yes"; // whether this tab includes samples that are not suspects
+let kind = "label"; // of issues, one of KINDS
 let saving = false;
 let shownAt = 0; // time at which the sample appeared
 let polling = 0;
@@ -23,9 +24,16 @@ const count = (number) => number.toLocaleString("en");
 const isUnsure = (sample) => decisions.get(sample.index)?.decision === "unsure";
 const isUndecided = (sample) => !decisions.has(sample.index);
 const inClass = (sample) => byId("filter").value === "" || sample.given === classes[byId("filter").value];
-const isSuspect = (sample) => sample.is_issue;
-const isPastSuspects = (sample) => !sample.is_issue;
-const isIncluded = (sample) => pastSuspects || isSuspect(sample);
+const isLabelIssue = (sample) => sample.listed.includes("label");
+const isSuspect = (sample) => isLabelIssue(sample) && sample.is_issue;
+const isPastSuspects = (sample) => isLabelIssue(sample) && !sample.is_issue;
+const differsFromTwin = (sample) => sample.listed.includes("near_duplicate") && sample.twin.given !== sample.given;
+const KINDS = {
+  label: { name: "suspect labels", holds: isLabelIssue },
+  near_duplicate: { name: "near-duplicates", one: "near-duplicate with another label", many: "near-duplicates with another label", holds: differsFromTwin },
+  outlier: { name: "no class", one: "sample of no class", many: "samples of no class", holds: (sample) => sample.listed.includes("outlier") },
+};
+const isIncluded = (sample) => (kind === "label" ? isSuspect(sample) || (pastSuspects && isPastSuspects(sample)) : KINDS[kind].holds(sample));
 const isListed = (sample) => isIncluded(sample) && inClass(sample) && (!byId("open").checked || isUndecided(sample));
 
 function describe(decision, sample) {
@@ -101,16 +109,34 @@ function content(sample) {
   return text;
 }
 
+// Returns a sample or its twin with a caption, for showing both side by side.
+function captioned(sample, words, label) {
+  const figure = document.createElement("figure");
+  const caption = document.createElement("figcaption");
+  const name = document.createElement("bdi");
+  name.textContent = label;
+  caption.append(words, name);
+  figure.append(content(sample), caption);
+  return figure;
+}
+
+function drawView(sample) {
+  const { twin } = sample;
+  byId("view").className = `${sample.image ? "picture" : sample.row ? "row" : "text"}${twin ? " twins" : ""}`;
+  if (!twin) return byId("view").replaceChildren(content(sample));
+  byId("view").replaceChildren(captioned(sample, "this sample: ", sample.given), captioned(twin, "near-duplicate: ", twin.given));
+}
+
 function drawSample() {
   const sample = samples[current];
   byId("sample").hidden = !sample;
   byId("none").hidden = Boolean(sample);
   if (!sample) return drawEnd();
-  byId("view").className = sample.image ? "picture" : sample.row ? "row" : "text";
-  byId("view").replaceChildren(content(sample));
-  const group = isSuspect(sample) ? isSuspect : isPastSuspects;
+  drawView(sample);
+  const group = kind !== "label" ? KINDS[kind].holds : isSuspect(sample) ? isSuspect : isPastSuspects;
   const number = samples.slice(0, current + 1).filter(group).length;
-  byId("place").firstElementChild.textContent = `${count(number)} of ${count(samples.filter(group).length)}${isSuspect(sample) ? " suspects" : " further samples · label probably correct"}`;
+  const name = kind !== "label" ? KINDS[kind].many : isSuspect(sample) ? "suspects" : "further samples · label probably correct";
+  byId("place").firstElementChild.textContent = `${count(number)} of ${count(samples.filter(group).length)} ${name}`;
   byId("given").textContent = sample.given;
   byId("suggested").textContent = sample.suggested === sample.given ? "none" : sample.suggested;
   byId("meter").value = sample.quality;
@@ -127,19 +153,29 @@ function drawSample() {
 function drawEnd() {
   const suspects = samples.filter(isSuspect).length;
   const further = samples.filter((sample) => isPastSuspects(sample) && isUndecided(sample)).length;
+  const all = kind !== "label" ? KINDS[kind].many : pastSuspects ? "samples" : `${count(suspects)} suspects`;
   const left = samples.some((sample) => isIncluded(sample) && isUndecided(sample));
   const unsure = samples.filter((sample) => isIncluded(sample) && isUnsure(sample)).length;
   const done = unsure ? `reviewed (${count(unsure)} unsure)` : "decided";
   const inThisClass = byId("filter").value === "" ? "" : " of this class";
   const hint = "“Export the reviewed labels” writes a label file for labelsieve train --labels.";
-  byId("none").firstElementChild.textContent = left
-    ? `No undecided sample${inThisClass} is left. Choose another class, or clear “only undecided”.`
-    : !suspects && !pastSuspects
-      ? "There are no suspects: no label is marked as probably wrong."
-      : `All ${pastSuspects ? "samples" : `${count(suspects)} suspects`} are ${done}. ${hint}`;
-  byId("beyond").hidden = left || pastSuspects || !further;
+  const sentences = left
+    ? [`No undecided sample${inThisClass} is left. Choose another class, or clear “only undecided”.`]
+    : kind === "label" && !suspects && !pastSuspects
+      ? ["There are no suspects: no label is marked as probably wrong.", otherKinds()]
+      : [`All ${all} are ${done}.`, otherKinds(), hint];
+  byId("none").firstElementChild.textContent = sentences.filter(Boolean).join(" ");
+  byId("beyond").hidden = left || pastSuspects || !further || kind !== "label";
   byId("beyond").textContent = `${suspects ? "Continue with the next" : "Review the"} ${count(further)} most suspicious samples (labels probably correct)`;
   if (!byId("beyond").hidden) byId("beyond").focus();
+}
+
+// Returns a sentence on the other kinds of issues of which samples are undecided.
+function otherKinds() {
+  const others = Object.entries(KINDS).filter(([value]) => value !== kind && value !== "label");
+  const open = others.map(([, { one, many, holds }]) => [samples.filter((sample) => holds(sample) && isUndecided(sample)).length, one, many]);
+  const listed = open.filter(([number]) => number).map(([number, one, many]) => `${count(number)} ${number === 1 ? one : many}`);
+  return listed.length ? `Still undecided: ${listed.join(", ")}; choose them at the top.` : "";
 }
 
 function goPastSuspects() {
@@ -167,7 +203,8 @@ function drawStrip() {
     coming.push(position);
   }
   byId("strip").replaceChildren(...coming.map(stripButton));
-  const near = new Set([...coming, current, current - 1].map((position) => samples[position]?.index));
+  const kept = [...coming, current, current - 1].map((position) => samples[position]).filter(Boolean);
+  const near = new Set(kept.flatMap((sample) => [sample.index, sample.twin?.index]));
   for (const index of images.keys()) if (!near.has(index)) images.delete(index);
 }
 
@@ -202,13 +239,18 @@ function drawProgress() {
   const left = samples.filter((s) => isIncluded(s) && inClass(s) && isUndecided(s)).length;
   const inThisClass = byId("filter").value === "" ? "" : ` · ${count(left)} left in this class`;
   const after = pastSuspects || more ? ` · ${count(more - unsureMore)} of the next ${count(further)}${unsureText(unsureMore)}` : "";
-  byId("progress").textContent = `${count(done - unsure)} of ${count(suspects)} suspects decided${unsureText(unsure)}${after} · ${count(changed)} changed${inThisClass}`;
-  byId("bar").value = (pastSuspects ? more / further : done / suspects) || 0;
+  const [seen, unsureSeen, total] = counts(samples.filter(KINDS[kind].holds));
+  const shown = kind === "label"
+    ? `${count(done - unsure)} of ${count(suspects)} suspects decided${unsureText(unsure)}${after}`
+    : `${count(seen - unsureSeen)} of ${count(total)} ${KINDS[kind].many} decided${unsureText(unsureSeen)}`;
+  byId("progress").textContent = `${shown} · ${count(changed)} changed${inThisClass}`;
+  byId("bar").value = (kind !== "label" ? seen / total : pastSuspects ? more / further : done / suspects) || 0;
 }
 
 function show(position, before = "") {
   current = position;
-  if (!pastSuspects && samples[current] && isPastSuspects(samples[current])) goPastSuspects();
+  if (samples[current] && !KINDS[kind].holds(samples[current])) chooseKind(Object.keys(KINDS).find((name) => KINDS[name].holds(samples[current])));
+  if (kind === "label" && !pastSuspects && samples[current] && isPastSuspects(samples[current])) goPastSuspects();
   shownAt = performance.now();
   drawSample();
   drawStrip();
@@ -313,14 +355,21 @@ byId("forth").onclick = () => saving || move(1);
 byId("beyond").onclick = () => {
   goPastSuspects();
   show(nextUndecided(0));
-  byId("main").focus();
+  byId("main").focus({ preventScroll: true });
 };
 byId("help").onclick = () => byId("keys").showModal();
 byId("close").onclick = () => byId("keys").close();
 byId("cancel").onclick = () => byId("picker").close();
-byId("filter").onchange = () => {
+function showFirst() {
   show(nextUndecided(0) >= 0 || byId("open").checked ? nextUndecided(0) : findPosition(0, 1, isListed));
-  byId("main").focus();
+  byId("main").focus({ preventScroll: true });
+}
+
+byId("filter").onchange = showFirst;
+byId("kind").onchange = () => {
+  chooseKind(byId("kind").value);
+  byId("filter").value = "";
+  showFirst();
 };
 byId("open").onchange = () => show(current >= 0 && isListed(samples[current]) ? current : nextUndecided(Math.max(current, 0)));
 byId("export").onclick = async () => {
@@ -357,17 +406,32 @@ function fillFilter() {
   byId("filter").value = chosen;
 }
 
+function fillKinds() {
+  const counts = Object.entries(KINDS).map(([value, { name, holds }]) => [value, name, samples.filter(value === "label" ? isSuspect : holds).length]);
+  const listed = counts.filter(([value, , number]) => value === "label" || number);
+  byId("kind").replaceChildren(...listed.map(([value, name, number]) => new Option(`${name} (${count(number)})`, value)));
+  byId("kind").hidden = listed.length === 1;
+}
+
+function chooseKind(name) {
+  kind = name;
+  byId("kind").value = name;
+  fillFilter();
+}
+
 async function open() {
   const answer = await request("samples");
   if (answer.status !== 200) return showError(answer.error);
   ({ samples, classes } = answer);
+  samples = samples.filter((sample) => Object.values(KINDS).some(({ holds }) => holds(sample)));
   positions = new Map(samples.map(({ index }, position) => [index, position]));
   byId("run").textContent = answer.run;
   document.title = `Review ${answer.run}`;
   applyChanges(answer);
+  fillKinds();
   fillFilter();
   show(nextUndecided(0));
-  byId("main").focus();
+  byId("main").focus({ preventScroll: true });
   polling = setTimeout(poll, POLL);
 }
 

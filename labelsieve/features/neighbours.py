@@ -19,7 +19,7 @@ FEWEST_SAMPLES = 40  # different ones, below which only exact copies are found
 REFERENCE = 5  # the nearest fifth of the neighbours is the surroundings of a sample
 HALF = 0.5  # near-duplicates are at most half as far away as the surroundings reach
 EXPECTED_BY_CHANCE = 0.5  # samples with a near-duplicate in data without any
-CLASS_NEIGHBOURS = 10  # samples with the same label that stand for their class
+CLASS_NEIGHBOURS = 10  # samples with the same label that make a class
 OUTLIER_SPREADS = 2.5  # distance of an outlier from the median, in standard deviations of the upper half
 QUARTILE, DECILE = (0.75, 0.6745), (0.9, 1.2816)  # of a normal distribution: share below, standard deviations
 TINY = 1e-9  # instead of dividing by 0
@@ -32,7 +32,7 @@ def find_other_issues(features: Tensor, labels: Array) -> OtherIssues:
     neighbours = min(MOST_NEIGHBOURS, len(first) // 4) if len(first) >= FEWEST_SAMPLES else 0
     index, distance = nearest_neighbours(features[torch.from_numpy(first).to(features.device)], neighbours)
     groups, ratio = near_duplicates(index, distance)
-    outliers, score = find_outliers(index, distance, labels[first])
+    outliers, score = find_outliers(index, distance, labels[first], groups)
     nearness = np.where(np.bincount(copies) > 1, 0.0, ratio.min(1, initial=1.0))  # (m)
     groups, sets = _spread_over_copies(first, copies, groups, index)
     return OtherIssues(groups, sets, nearness[copies], outliers[copies], score[copies])
@@ -151,38 +151,38 @@ def connected(count: int, one: Array, other: Array) -> Array:
     return np.where(alone, NONE, lowest)
 
 
-def find_outliers(index: Array, distance: Array, labels: Array) -> tuple[Array, Array]:
+def find_outliers(index: Array, distance: Array, labels: Array, groups: Array) -> tuple[Array, Array]:
     """Return which samples (n) resemble none of the classes, and their scores (n) from 0 to 1.
 
     Outliers are farther from their nearest class than the bulk of the samples from theirs. The score is the median of
-    these distances, divided by the distance of the sample.
+    these distances, divided by the distance of the sample. `groups` (n) are those of near-duplicates.
     """
     if not index.shape[1]:
         return np.zeros(len(index), bool), np.ones(len(index))
-    apart = class_distances(index, distance, labels)
+    apart = class_distances(index, distance, labels, groups)
     middle = np.median(apart)
     spread = max((np.quantile(apart, share) - middle) / deviations for share, deviations in (QUARTILE, DECILE))
     score = np.minimum(middle / np.maximum(apart, TINY), 1)
     return (apart > middle + OUTLIER_SPREADS * spread) & (apart > middle), score
 
 
-def class_distances(index: Array, distance: Array, labels: Array) -> Array:
-    """Return the distance (n) of each sample from its nearest class: the mean of the nearest ten with that label.
+def class_distances(index: Array, distance: Array, labels: Array, groups: Array) -> Array:
+    """Return the distance (n) of each sample from its nearest class: that of the tenth nearest with one label.
 
-    Half of the class is enough if this is less. Without such a class among the k neighbours, the farthest counts.
+    Half of the class is enough if this is less. Near-duplicates of the sample do not count: copies of a picture make no
+    class. Without ten of a class among the k neighbours, the farthest of these counts.
     """
-    needed = np.clip(np.bincount(labels) // 2, 1, CLASS_NEIGHBOURS)
-    given = labels[index]  # (n, k)
+    no_class = labels.max() + 1
+    needed = np.append(np.clip(np.bincount(labels) // 2, 1, CLASS_NEIGHBOURS), index.shape[1] + 1)
+    copies = (groups[index] == groups[:, None]) & (groups[:, None] != NONE)
+    given = np.where(copies, no_class, labels[index])  # (n, k)
     order = np.argsort(given, axis=1, kind="stable")  # by label, then by distance
-    given, distance = np.take_along_axis(given, order, 1), np.take_along_axis(distance, order, 1)
-    count = given.shape[1]
-    total = np.concatenate([np.zeros((len(given), 1)), distance.cumsum(1, dtype=np.float64)], 1)  # (n, k + 1)
+    given, ordered = np.take_along_axis(given, order, 1), np.take_along_axis(distance, order, 1)
     starts = np.concatenate([np.ones((len(given), 1), bool), given[:, 1:] != given[:, :-1]], 1)
-    end = np.arange(count) + needed[given]  # (n, k) after the nearest of the class that starts here
-    last = np.take_along_axis(given, np.minimum(end, count) - 1, 1)
-    mean = (np.take_along_axis(total, np.minimum(end, count), 1) - total[:, :-1]) / needed[given]
-    found = starts & (end <= count) & (last == given)
-    nearest: Array = np.minimum(np.where(found, mean, np.inf).min(1), distance.max(1))
+    tenth = np.arange(given.shape[1]) + needed[given] - 1  # (n, k) of the class that starts here
+    inside = np.minimum(tenth, given.shape[1] - 1)
+    found = starts & (tenth == inside) & (np.take_along_axis(given, inside, 1) == given)
+    nearest: Array = np.where(found, np.take_along_axis(ordered, inside, 1), distance[:, -1:]).min(1)
     return nearest
 
 

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8")
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
 LOG = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
 THREE = ["default", "mentornet", "mentornet-prop"]
 SELECTING = ["mentornet", "mentornet-prop", "sl-prop"]
@@ -37,6 +38,21 @@ def test_the_sweep_of_the_docs_runs(tmp_path):
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "runs" / "mine").glob("*/done"))) == 2
+
+
+def test_the_features_of_the_docs_are_computed():
+    (code,) = re.findall(r"```python\n(.*?)```", FEATURES, re.S)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"torch\.Size\(\[\d+, 1280\]\) \S+\ntorch\.Size\(\[2, 1280\]\)\n", done.stdout)
+
+
+def test_the_table_of_backbones_names_all():
+    from labelsieve.features.backbones import BACKBONES
+
+    table = FEATURES.split("## Backbones")[1].split("- **Nothing")[0]
+    first_cells = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`([\w:-]+)`", first_cells)) == {*BACKBONES, "timm:NAME", "hf:NAME"}
 
 
 def test_the_example_runs():

@@ -30,7 +30,7 @@ from labelsieve.models.load import load_weights
 from labelsieve.models.networks import fold_norms, make_placeholder
 from labelsieve.runtime import best_precision, usable_device
 
-CPU_BATCH, GPU_BATCH = 4, 128  # images: four keep the activations of a small network in the processor's cache
+CPU_BATCH, GPU_BATCH = 2, 128  # images; more need buffers that the allocator returns to the system after every layer
 TEXT_BATCH = 256
 SMALLEST_SIDE = 16
 RULE = "images 1"  # of `labelsieve.data.images` and `fit_images`; change it when other pixels result

@@ -19,6 +19,7 @@ import torch
 from labelsieve import METHODS, Problem, make
 from labelsieve.core.criteria import CriteriaALL
 from labelsieve.data import Labelled, load_data
+from labelsieve.features.backbones import own_backbone
 from labelsieve.models import make_model
 from labelsieve.models.densenet import DenseNet
 from labelsieve.models.networks import make_networks
@@ -424,6 +425,20 @@ def test_fused_kernels_match_plain_layers():
             exact = truth(x.double())
             with torch.autocast("cuda", torch.bfloat16):
                 assert relative(network(x), exact) < 1.5 * relative(twin(x), exact) + 2e-3
+
+
+def test_backbones_compute_nearly_the_features_of_a_cpu_whatever_the_batch():
+    for name in ("lite0", "resnet-18"):
+        torch.manual_seed(0)
+        weights = {
+            key: value for key, value in make_model(name, (3, 96, 96), 5).state_dict().items() if "fc." not in key
+        }
+        here, there = (own_backbone(name, weights, 96, device) for device in ("cpu", "cuda"))
+        assert here.identity == there.identity and (here.precision, there.precision) == ("fp32", "bf16")
+        images = torch.randint(0, 256, (150, 3, 96, 96), dtype=torch.uint8)
+        found = there(images)
+        assert found.device.type == "cpu" and relative(found[:20], here(images[:20])) < 0.03
+        assert torch.cat([there(images[140:]), there(images[:140])]).equal(torch.cat([found[140:], found[:140]]))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,16 @@ from labelsieve.data.classes import Array
 from labelsieve.data.folder import IMAGE_SUFFIXES, labelled_files, read_unlabelled_images
 from labelsieve.data.images import Frame, Unusable, describe_unusable
 from labelsieve.data.load import decode_all
-from labelsieve.data.sets import normalise_inputs
-from labelsieve.data.table import read_unlabelled_table
+from labelsieve.data.sets import Sets, Undecoded, normalise_inputs
+from labelsieve.data.table import read_unlabelled_table, read_unlabelled_texts
 from labelsieve.errors import InputError
+from labelsieve.features.backbones import Backbone, restore_backbone
+from labelsieve.features.embed import Cache, embed_split, load_embedded
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
 from labelsieve.runs.read import delivered_folder
 from labelsieve.runtime import prediction_batch_size, usable_device
+from labelsieve.train.checkpoint import select_prefix
 
 
 def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Predictor":
@@ -46,6 +49,10 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["labelsieve"])
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        backbone = None
+        if about.get("backbone"):
+            backbone = restore_backbone(about["backbone"], select_prefix("backbone", weights), device)
+            weights = {name: tensor for name, tensor in weights.items() if not name.startswith("backbone/")}
         name = about["model"]
         if ":" in name and name != model:
             raise InputError(
@@ -59,7 +66,7 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
         raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
     network = network.to(usable_device(device))
     normalise = about.get("normalise", "image")
-    return Predictor(network, about["shape"], about["classes"], normalise, about.get("columns"))
+    return Predictor(network, about["shape"], about["classes"], normalise, about.get("columns"), backbone)
 
 
 class Predictor:
@@ -71,6 +78,7 @@ class Predictor:
         classes: the names of the K classes.
         normalise: how images are normalised: "image" or "imagenet".
         columns: the names of the columns of a table, in the order of training.
+        backbone: computes the features that the network is applied to, of images or texts.
     """
 
     def __init__(
@@ -80,27 +88,33 @@ class Predictor:
         classes: Sequence[str],
         normalise: str = "image",
         columns: Sequence[str] | None = None,
+        backbone: Backbone | None = None,
     ) -> None:
         self.network = network.eval()
         self.shape = tuple(shape)
         self.classes = tuple(classes)
         self.normalise = normalise
         self.columns = tuple(columns) if columns else None
+        self.backbone = backbone
         self.batch = prediction_batch_size(self.shape)
 
-    def predict(self, images: Array | Tensor) -> Array:
+    def predict(self, images: Array | Tensor | Sequence[str]) -> Array:
         """Return the number of the most likely class of each sample, (n)."""
         numbers: Array = self.predict_proba(images).argmax(1)
         return numbers
 
     @torch.no_grad()
-    def predict_proba(self, images: Array | Tensor, source: str = "images") -> Array:
+    def predict_proba(self, images: Array | Tensor | Sequence[str], source: str = "images") -> Array:
         """Return the class probabilities (n, K).
 
         Args:
-            images: uint8 images (n, height, width[, channels]), or table rows (n, columns).
+            images: uint8 images (n, height, width[, channels]), table rows (n, columns), or texts (n).
             source: the name of the data in error messages.
         """
+        if self.backbone is not None:
+            texts = self.backbone.kind == "texts"
+            samples = list(map(str, images)) if texts else image_tensor(np.asarray(images), source)
+            return self._predict_tensor(self.backbone(samples).half().float())  # as stored features are rounded
         if len(self.shape) == 1:
             return self._predict_tensor(self._check_rows(np.asarray(images), source))
         tensor = image_tensor(np.asarray(images), source)
@@ -167,7 +181,11 @@ def _describe_samples(shape: Sequence[int]) -> str:
 
 
 def predict_data(
-    predictor: Predictor, data: str, label_column: str | None = None, image_column: str | None = None
+    predictor: Predictor,
+    data: str,
+    label_column: str | None = None,
+    image_column: str | None = None,
+    text_column: str | None = None,
 ) -> tuple[Array, list[str] | None, Sequence[Any]]:
     """Classify data of any kind, with or without labels.
 
@@ -186,9 +204,10 @@ def predict_data(
         skip_bad=True,
         label=label_column,
         image=image_column,
+        text=text_column,
     )
     try:
-        sets = load_data(data, reading, on_unusable=_print_unusable)
+        sets = _load(predictor, data, reading)
     except InputError:
         unlabelled = _read_unlabelled(path, reading, predictor)
         if unlabelled is None:
@@ -202,12 +221,27 @@ def predict_data(
 
 
 def _predict_picture(predictor: Predictor, path: Path) -> Array:
-    if len(predictor.shape) != 3:
+    if len(predictor.shape) != 3 and (predictor.backbone is None or predictor.backbone.kind != "images"):
         raise InputError(f"{path} is a picture, but the model was trained on rows of {predictor.shape[0]} numbers")
-    picture, bad = decode_all(labelled_files(path.parent, [path.name], [0], predictor.classes), _frame_of(predictor))
+    file = labelled_files(path.parent, [path.name], [0], predictor.classes)
+    picture, bad = _decoded(predictor, file)
     if bad:
         raise InputError(f"cannot read {path}: {bad[0].reason}")
     return predictor.predict_set(replace(picture, normalise=predictor.normalise))
+
+
+def _load(predictor: Predictor, data: str, reading: ReadOptions) -> Sets:
+    """Load labelled data as the network takes it: decoded, or as features of the backbone."""
+    if predictor.backbone is None:
+        return load_data(data, reading, on_unusable=_print_unusable)
+    return load_embedded(data, reading, predictor.backbone, on_unusable=_print_unusable)
+
+
+def _decoded(predictor: Predictor, split: Undecoded) -> tuple[Labelled, list[Unusable]]:
+    """Return samples as the network takes them, and those that cannot be read."""
+    if predictor.backbone is None:
+        return decode_all(split, _frame_of(predictor))
+    return embed_split(split, predictor.backbone, Cache(predictor.backbone))
 
 
 def _frame_of(predictor: Predictor) -> Frame | None:
@@ -217,8 +251,12 @@ def _frame_of(predictor: Predictor) -> Frame | None:
 
 def _read_unlabelled(path: Path, reading: ReadOptions, predictor: Predictor) -> Trainable | None:
     """Read a folder of images or a table without labels; None for anything else."""
+    pictures: Undecoded
+    bad: list[Unusable]
     if path.is_dir():
         pictures, bad = read_unlabelled_images(path, predictor.classes)
+    elif path.suffix.lower() in (".csv", ".tsv") and predictor.backbone and predictor.backbone.kind == "texts":
+        pictures, bad = read_unlabelled_texts(path, predictor.classes, reading.text)
     elif path.suffix.lower() in (".csv", ".tsv"):
         found = read_unlabelled_table(path, predictor.classes, reading.image, predictor.columns)
         if isinstance(found, Labelled):
@@ -226,7 +264,7 @@ def _read_unlabelled(path: Path, reading: ReadOptions, predictor: Predictor) -> 
         pictures, bad = found, []
     else:
         return None
-    whole, unusable = decode_all(pictures, reading.frame)
+    whole, unusable = _decoded(predictor, pictures)
     _print_unusable([*bad, *unusable])
     if not len(whole):
         raise InputError(f"none of the images of {path} can be read")

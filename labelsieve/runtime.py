@@ -37,6 +37,14 @@ def usable_device(name: str) -> torch.device:
         raise InputError(f"device {name!r} cannot be used here; try --device cpu") from error
 
 
+def is_usable(name: str) -> bool:
+    """Return whether the device of this name can hold a tensor."""
+    try:
+        return bool(usable_device(name))
+    except InputError:
+        return False
+
+
 def best_device() -> str:
     """Return "cuda" if a GPU is available, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -25,16 +25,17 @@ ARROWS: dict[str, set[str]] = {
     "train": {"core", "errors", "files", "runtime"},
     "audit": {"errors", "files", "text"},
     "features": {"audit", "data", "errors", "files", "models", "runtime"},
-    "runs": {"data", "errors", "files", "methods", "noise", "runtime", "train"},
-    "predict": {"data", "errors", "models", "runs", "runtime"},
+    "runs": {"data", "errors", "features", "files", "methods", "noise", "progress", "runtime", "train"},
+    "predict": {"data", "errors", "features", "models", "runs", "runtime", "train"},
     "__init__": {"audit", "core", "methods", "predict"},  # the public names, imported when they are used
     "runs.execute": {
-        *("__init__", "core", "data", "errors", "methods", "models", "noise", "predict", "runs", "runtime", "train"),
+        *("__init__", "core", "data", "errors", "features", "methods", "models", "noise", "predict", "runs"),
+        *("runtime", "train"),
     },
     "review": {"errors", "files", "runs", "text"},
     "report": {"audit", "errors", "files", "review", "runs", "text"},
     "auto": {
-        *("audit", "data", "errors", "files", "methods", "models", "predict", "progress", "review"),
+        *("audit", "data", "errors", "features", "files", "methods", "models", "predict", "progress", "review"),
         *("runs", "runs.execute", "runtime", "text", "train"),
     },
     "sweep": {
@@ -65,7 +66,7 @@ LIBRARIES: dict[str, set[str]] = {
     "predict": {"numpy", "safetensors", "torch"},
     "runs.execute": {"torch"},
     "report": {"jinja2", "markupsafe", "numpy"},
-    "auto": {"numpy", "torch"},
+    "auto": {"numpy", "safetensors", "torch"},
     "sweep": {"matplotlib", "numpy", "ray", "rich", "torch"},
     "paper": {"matplotlib", "numpy"},
     "integrations": {"lightning", "numpy", "sklearn", "torch", "transformers"},

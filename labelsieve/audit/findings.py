@@ -11,7 +11,7 @@ from labelsieve.audit.guesses import Array, Guesses
 from labelsieve.audit.others import OtherIssues, conflicting, twins, verdict_on
 from labelsieve.audit.others import remarks as remarks_on
 from labelsieve.audit.posterior import estimate_label_given_true, label_probability, most_probable_others, unmix
-from labelsieve.audit.quality import THRESHOLD
+from labelsieve.audit.quality import THRESHOLD, judge_twice
 from labelsieve.text import percent
 
 MARGIN_WEIGHT = 0.25  # of the log-odds of the training margin (docs/decisions/023)
@@ -130,6 +130,7 @@ def findings_from_guesses(
     held_out: int = 0,
     out_of_sample: bool = False,
     given_rate: float = 0.0,
+    second: Guesses | None = None,
     others: OtherIssues | None = None,
 ) -> Findings:
     """Judge every label; labels that a person decided on are correct.
@@ -140,18 +141,23 @@ def findings_from_guesses(
         remarks: (n) sentences to append to the reasons, or empty strings.
         rate: Noise rate, if it is known better from held-out samples; class shares are scaled to add up to it.
         out_of_sample: Whether the classifier was not trained on the labels that it judges.
+        second: Guesses about true classes of a second classifier, which learned corrected labels (`judge_twice`).
         others: Near-duplicates and outliers. They are reported, but do not change the quality of a label.
     """
     labels, decided = guesses.labels, guesses.decided
-    unmixed = unmix(guesses) if out_of_sample else (guesses, estimate_label_given_true(guesses))
-    quality = label_probability(*unmixed)
+    if second is not None:
+        unmixed, quality, noise = judge_twice(guesses, second)
+        guesses = unmixed[0]  # about true classes
+    else:
+        unmixed = unmix(guesses) if out_of_sample else (guesses, estimate_label_given_true(guesses))
+        quality = label_probability(*unmixed)
+        noise = estimate_out_of_sample_noise(guesses, unmixed) if out_of_sample else estimate_in_sample_noise(guesses)
     if training is not None:
         quality = add_training_margin(quality, *training)
     if decided is not None:
         quality = np.where(decided, 1.0, quality)
     issues = quality < THRESHOLD
     other = most_probable_others(*unmixed)
-    noise = estimate_out_of_sample_noise(guesses, unmixed) if out_of_sample else estimate_in_sample_noise(guesses)
     if rate is not None:
         rate = rate._replace(high=max(rate.high, float(issues.mean())))  # the range includes the issues
         noise = reconcile(noise, rate, np.bincount(labels, minlength=guesses.num_classes))

@@ -58,8 +58,13 @@ def estimate_held_out_noise(labels: Array, probs: Array) -> HeldOutNoise:
 
 def label_log_likelihood(labels: Array, probs: Array) -> float:
     """Return the mean log-likelihood of labels (n) under probabilities (n, K), at the best temperature."""
+    return float(label_log_likelihoods(labels, probs).mean())
+
+
+def label_log_likelihoods(labels: Array, probs: Array) -> Array:
+    """Return the log-likelihood (n) of each label under probabilities (n, K), at the temperature with the best mean."""
     rows = np.arange(len(labels))
-    return float(max(np.log(apply_temperature(probs, each)[rows, labels]).mean() for each in TEMPERATURES))
+    return max((np.log(apply_temperature(probs, each)[rows, labels]) for each in TEMPERATURES), key=np.mean)
 
 
 def in_larger_set(noise: HeldOutNoise, share: float) -> HeldOutNoise:

@@ -10,6 +10,9 @@ among the samples with the highest probability for each class; among all samples
 as wrong labels. Then p is deconvolved from q. Before that, q is calibrated with the temperature that maximizes the
 likelihood of the labels: a network that stopped early is underconfident, one that trained for long is overconfident.
 Unmixing needs predictions for samples whose labels were not trained on, as in cross-validation.
+
+Second round. The probabilities of the true classes can be the targets of a second classifier, which then predicts true
+classes instead of labels. Its predictions are calibrated with the same T, and Bayes' rule is applied once more.
 """
 
 from collections.abc import Iterator
@@ -28,6 +31,7 @@ UNMIXING_ROUNDS = 10  # iterations of the deconvolution
 TEMPERATURES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)
 MIN_PROBABILITY = 1e-7
 UNMIXING_SAMPLES = 20_000  # for finding the temperature, and per batch
+MAX_SHIFT, BISECTIONS = 40.0, 60  # of log-odds
 
 
 def label_probability(guesses: Guesses, label_given: Array | None = None) -> Array:
@@ -43,6 +47,37 @@ def most_probable_others(guesses: Guesses, label_given: Array) -> Array:
         classes, weight, _ = _bayes_weights(batch, label_given)
         others.append(classes[np.arange(len(batch)), 1 + weight[:, 1:].argmax(1)])
     return np.concatenate(others)
+
+
+def true_class_probs(guesses: Guesses, label_given: Array) -> Array:
+    """Return the probabilities of all true classes (n, K) given the labels, as targets of a second classifier."""
+    table = np.empty((len(guesses), guesses.num_classes), np.float32)
+    for first in range(0, len(guesses), MAX_SAMPLES):
+        batch = guesses.at(slice(first, first + MAX_SAMPLES))
+        classes, weight, rest = _bayes_weights(batch, label_given)
+        rows = np.arange(len(batch))[:, None]
+        part = table[first : first + len(batch)]
+        part[:] = rest[:, None]
+        part[rows, classes] = 0
+        part *= np.divide(rest, part.sum(1), out=np.zeros(len(batch)), where=rest > 0)[:, None]  # over the others
+        np.add.at(part, (rows, classes), weight)
+        if batch.decided is not None:
+            part[batch.decided] = np.eye(guesses.num_classes, dtype=np.float32)[batch.labels[batch.decided]]
+    return table
+
+
+def with_mean_error(quality: Array, rate: float) -> Array:
+    """Shift the log-odds of all label probabilities (n) by one number, so that the mean probability of error is `rate`.
+
+    The order of the samples stays.
+    """
+    odds = np.log(np.clip(quality, MIN_PROBABILITY, 1)) - np.log(np.clip(1 - quality, MIN_PROBABILITY, 1))
+    low, high = -MAX_SHIFT, MAX_SHIFT
+    for _ in range(BISECTIONS):
+        shift = (low + high) / 2
+        low, high = (shift, high) if np.mean(1 / (1 + np.exp(odds + shift))) > rate else (low, shift)
+    shifted: Array = 1 / (1 + np.exp(-odds - low))
+    return shifted
 
 
 def posterior(guesses: Guesses, label_given: Array) -> tuple[Array, Array]:
@@ -96,21 +131,28 @@ def unmix(guesses: Guesses) -> tuple[Guesses, Array]:
     The classifier was trained on noisy labels, but not on the labels of these samples.
     """
     label_given = shrunk_label_given_true(count_confident(guesses.at(evenly_spaced(len(guesses), MAX_SAMPLES))))
-    temperature = best_temperature(guesses.at(evenly_spaced(len(guesses), UNMIXING_SAMPLES)), label_given)
+    temperature = best_temperature(guesses, label_given)
     return unmix_with(guesses, label_given, temperature), label_given
 
 
-def unmix_with(guesses: Guesses, label_given: Array, temperature: float) -> Guesses:
-    """Turn guesses about labels into guesses about true classes, with this T (K, K) and temperature."""
+def calibrate(guesses: Guesses, label_given: Array) -> Guesses:
+    """Return guesses about true classes at the temperature that maximizes the likelihood of the labels given T."""
+    temperature = best_temperature(guesses, label_given, mixed=False)
+    return unmix_with(guesses, label_given, temperature, mixed=False)
+
+
+def unmix_with(guesses: Guesses, label_given: Array, temperature: float, mixed: bool = True) -> Guesses:
+    """Return guesses about true classes, with this T (K, K) and temperature; `mixed`: they are about labels so far."""
     parts = []
     for batch in _batches(guesses, UNMIXING_SAMPLES):
         grouped, multiplicity, given = _grouped_classes(batch, label_given)
-        parts.append(deconvolve(calibrate_groups(grouped, multiplicity, temperature), given)[:, :-1])
+        calibrated = calibrate_groups(grouped, multiplicity, temperature)
+        parts.append((deconvolve(calibrated, given) if mixed else calibrated)[:, :-1])
     probs = np.concatenate(parts, dtype=np.float32)  # (n, 1 + M) of the label and the most likely classes
     likelihood = np.where(guesses.likeliest == guesses.labels[:, None], probs[:, :1], probs[:, 1:])
     order = np.argsort(-likelihood, axis=1, kind="stable")
     likeliest, likelihood = (np.take_along_axis(part, order, 1) for part in (guesses.likeliest, likelihood))
-    return Guesses(guesses.labels, probs[:, 0], likeliest, likelihood, guesses.num_classes)
+    return Guesses(guesses.labels, probs[:, 0], likeliest, likelihood, guesses.num_classes, guesses.decided)
 
 
 def count_confident(guesses: Guesses, share: float = CONFIDENT_SHARE) -> Array:
@@ -150,12 +192,14 @@ def shrunk_label_given_true(counts: Array) -> Array:
     return shares
 
 
-def best_temperature(guesses: Guesses, label_given: Array) -> float:
-    """Return the temperature that maximizes the likelihood of the labels."""
-    probs, multiplicity, given = _grouped_classes(guesses, label_given)
+def best_temperature(guesses: Guesses, label_given: Array, mixed: bool = True) -> float:
+    """Return the temperature that maximizes the likelihood of the labels; `mixed`: the guesses are about labels."""
+    some = guesses.at(evenly_spaced(len(guesses), UNMIXING_SAMPLES))
+    probs, multiplicity, given = _grouped_classes(some, label_given)
 
     def log_likelihood(temperature: float) -> float:
-        true = deconvolve(calibrate_groups(probs, multiplicity, temperature), given)
+        calibrated = calibrate_groups(probs, multiplicity, temperature)
+        true = deconvolve(calibrated, given) if mixed else calibrated
         return float(np.log(np.maximum((true * given[:, 0]).sum(1), MIN_PROBABILITY)).sum())
 
     return max(TEMPERATURES, key=log_likelihood)

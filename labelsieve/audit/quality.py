@@ -4,8 +4,9 @@ from typing import Literal
 
 import numpy as np
 
-from labelsieve.audit.guesses import Array, checked_chunks, checked_labels, guesses_from_probs
-from labelsieve.audit.posterior import label_probability, unmix
+from labelsieve.audit.estimate import Noise, estimate_out_of_sample_noise
+from labelsieve.audit.guesses import Array, Guesses, checked_chunks, checked_labels, guesses_from_probs
+from labelsieve.audit.posterior import calibrate, label_probability, unmix, with_mean_error
 from labelsieve.errors import InputError, nearest
 
 Criterion = Literal["posterior", "all", "ol", "margin"]
@@ -59,6 +60,25 @@ def find_label_issues(
     if return_indices_ranked_by is None:
         return issues
     return np.argsort(quality, kind="stable")[: issues.sum()]
+
+
+def judge_twice(first: Guesses, second: Guesses) -> tuple[tuple[Guesses, Array], Array, Noise]:
+    """Judge labels by two rounds of out-of-sample predictions.
+
+    Args:
+        first: Guesses about labels.
+        second: Guesses about true classes, by a classifier that learned `true_class_probs` of the first ones.
+
+    Returns:
+        The second guesses, calibrated, with P(label | true class) (K, K) of the first; the quality (n) of the labels
+        by these guesses, with the mean error that the first round estimates; and the estimate of the first round.
+    """
+    unmixed = unmix(first)
+    noise = estimate_out_of_sample_noise(first, unmixed)
+    label_given = unmixed[1]
+    true_guesses = calibrate(second, label_given)
+    quality = with_mean_error(label_probability(true_guesses, label_given), noise.rate.estimate)
+    return (true_guesses, label_given), quality, noise
 
 
 def _criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:

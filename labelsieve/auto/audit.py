@@ -12,18 +12,22 @@ import torch
 from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import Findings, findings_from_guesses
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
+from labelsieve.audit.others import OtherIssues
 from labelsieve.auto.judge import held_out_guesses, noise_of_guesses, opinion_on, reported_rate, selecting_judges
 from labelsieve.auto.samples import sample_renderer, sample_texts
+from labelsieve.data import Labelled, Trainable
 from labelsieve.data.labels import LabelOverlay
 from labelsieve.errors import InputError
+from labelsieve.features.neighbours import find_other_issues
 from labelsieve.methods import Problem, make
 from labelsieve.predict import load
 from labelsieve.review.decisions import read_decisions
 from labelsieve.runs.data import Gathered, Shelf, gather, reading_of
 from labelsieve.runs.execute import versions
 from labelsieve.runs.find import refuse_unfinished
-from labelsieve.runs.read import HELD_OUT, TESTED, Run, read_json, read_run, read_samples
+from labelsieve.runs.read import HEADS, HELD_OUT, TARGETS, TESTED, Run, read_json, read_run, read_samples
 from labelsieve.runs.spec import Experiment, experiment_from, with_defaults
+from labelsieve.runtime import is_usable
 from labelsieve.text import printable
 
 FITS_ALL_LABELS = ("default", "active-bias")  # methods that train on every label as it is
@@ -60,7 +64,7 @@ def audit_run(
         print("This run has no sample statistics (it is of an older version): its model predicts all samples again.")
         findings = _judge(path, run, _predict_all(path, gathered, model), whole.classes, ids)
     else:
-        findings = findings_of_run(path, samples, whole.classes, ids)
+        findings = findings_of_run(path, samples, whole.classes, ids, _other_issues(whole, samples["label"]))
     made = {"method": run.method, "versions": versions(), "statistics": samples is not None}
     render = sample_renderer(experiment.data, reading_of(experiment), whole)
     names = [name for name in ("chosen/penalty", "last/penalty") if name in run.tables]
@@ -70,12 +74,24 @@ def audit_run(
     print_ignored_decisions(path, export)
 
 
+def _other_issues(samples: Trainable, labels: Array) -> OtherIssues | None:
+    """Return near-duplicates and outliers of samples that have features; None for images and tables."""
+    if not isinstance(samples, Labelled) or samples.original is None:
+        return None
+    return find_other_issues(samples.images, labels)
+
+
 def findings_of_run(
-    path: Path, samples: Mapping[str, Array], classes: Sequence[str], ids: Sequence[str] | None = None
+    path: Path,
+    samples: Mapping[str, Array],
+    classes: Sequence[str],
+    ids: Sequence[str] | None = None,
+    others: OtherIssues | None = None,
 ) -> Findings:
     """Judge every label of a finished run from its sample statistics and the trainings in its folder."""
-    guesses, training, out_of_sample = opinion_on(path, samples, len(classes))
+    guesses, second, training, out_of_sample = opinion_on(path, samples, len(classes))
     known: dict[str, Any] = {"training": training, "out_of_sample": out_of_sample, "remarks": _remarks_of(samples)}
+    known |= {"second": second, "others": others}
     if out_of_sample and not (samples["split"] == HELD_OUT).any():
         return findings_from_guesses(guesses, tuple(classes), ids, **known)
     return _judge(path, read_run(path, with_tables=False), guesses, classes, ids, **known)
@@ -118,7 +134,11 @@ def _data_of_run(
     The labels of its label file are taken from the sample statistics: the file may have been moved or changed.
     """
     changed: dict[str, Any] = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
-    experiment = replace(experiment_from(with_defaults(run.spec)), device="cpu", precision="fp32", **changed)
+    experiment = replace(experiment_from(with_defaults(run.spec)), **changed)
+    if experiment.corrected is not None:  # in the run folder, which may have been moved
+        experiment = replace(experiment, corrected=str(path / HEADS / TARGETS))
+    if experiment.backbone is None or not is_usable(experiment.device):  # features are cached per device
+        experiment = replace(experiment, device="cpu", precision="fp32")
     known = None
     if samples is not None and labels is None and not experiment.noise:
         decided = torch.from_numpy(samples["decided"]) if "decided" in samples else None

@@ -22,7 +22,18 @@ from labelsieve.audit.held_out import (
     label_log_likelihood,
 )
 from labelsieve.errors import InputError
-from labelsieve.runs.read import AGAIN, HELD_OUT, LONGER, PLAIN, PROBE, Array, read_run, read_samples
+from labelsieve.runs.read import (
+    AGAIN,
+    HELD_OUT,
+    LONGER,
+    PLAIN,
+    PROBE,
+    TRAINED,
+    Array,
+    read_judgment,
+    read_run,
+    read_samples,
+)
 
 FOLDS = 5  # trainings that each hold out one fifth
 CLEAR_ADVANTAGE = 0.035  # minimum advantage in mean log-likelihood for the selecting trainings to judge
@@ -37,6 +48,7 @@ class _Opinion(NamedTuple):
     """Predictions of a run and its judges for every sample."""
 
     guesses: Guesses
+    second: Guesses | None  # about true classes, of heads that learned corrected labels
     training: tuple[Array, Array] | None  # mean margin (n) during training, and how often each sample was seen
     out_of_sample: bool  # no judge was trained on the samples that it judges
 
@@ -48,10 +60,24 @@ def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Op
         run: The folder of the run.
         samples: Its per-sample statistics.
     """
+    if (judgment := read_judgment(run)) is not None:
+        first, second = (_with_judged(samples, judgment, name, num_classes) for name in ("first", "second"))
+        return _Opinion(first, second, None, out_of_sample=True)
     if (plain := plain_guesses(run)) is not None:
-        return _Opinion(plain, None, out_of_sample=True)
+        return _Opinion(plain, None, None, out_of_sample=True)
     guesses = combine_with_probes(guesses_from_run(samples, num_classes), selecting_judges(run), samples["split"])
-    return _Opinion(guesses, (samples["mean_margin"], samples["seen"]), out_of_sample=False)
+    return _Opinion(guesses, None, (samples["mean_margin"], samples["seen"]), out_of_sample=False)
+
+
+def _with_judged(samples: Mapping[str, Array], judgment: Mapping[str, Array], name: str, num_classes: int) -> Guesses:
+    """Return the out-of-fold guesses of the training samples, and those of the delivered head for test samples."""
+    guesses = guesses_from_run(samples, num_classes)
+    trained = samples["split"] == TRAINED
+    judged = {}
+    for field in ("confidence", "likeliest", "likelihood"):
+        judged[field] = getattr(guesses, field).copy()
+        judged[field][trained] = judgment[f"{name}/{field}"]
+    return replace(guesses, **judged)
 
 
 def selecting_judges(run: Path) -> list[Path]:

@@ -6,6 +6,9 @@ classes. The selecting training gets that noise rate. Plain *judges*, trained wi
 and the final training learns from all samples with corrected labels and delivers its model. With fewer than 3,000
 samples, five probes hold out one fifth each, so that every label is judged and the training can use all samples.
 
+On features, linear heads do all of this in seconds: they judge every label out of fold, and the delivered head learns
+the probabilities of the true classes.
+
 `plan` returns the stages given what the finished ones have shown so far; it is evaluated again after every stage.
 """
 
@@ -17,9 +20,9 @@ from typing import Any, NamedTuple
 from labelsieve.audit.held_out import HeldOutNoise
 from labelsieve.auto.judge import FOLDS, HIGH_RATE
 from labelsieve.methods import GUARDS
-from labelsieve.runs.execute import epochs_of
+from labelsieve.runs.execute import LINEAR, epochs_of, is_linear_head
 from labelsieve.runs.folder import CORRECTED
-from labelsieve.runs.read import AGAIN, FINAL, LONGER, NETWORK, PLAIN, PROBE
+from labelsieve.runs.read import AGAIN, FINAL, HEADS, LONGER, NETWORK, PLAIN, PROBE, TARGETS
 from labelsieve.runs.spec import Experiment
 
 LOW_RATE = 0.3  # estimates below this rate are repeated with probes that are given the estimate
@@ -27,7 +30,7 @@ PROBE_SHARE = 0.4  # share of the epochs that a probe trains after the warm-up
 GUARD_OPTIONS = tuple(GUARDS.items())
 LEARNING_RATES = (0.02, 0.05)  # compared by the probes if there are few samples
 HELD_OUT_SAMPLES = 600  # samples to hold out, if that is between a tenth and a fifth
-STAGES = ("network", "probe", "second probe", "training", "judges", "long judges", "final")  # in this order
+STAGES = ("network", "probe", "second probe", "heads", "training", "judges", "long judges", "final")  # in this order
 TRAINING = ""  # folder of the selecting training: the run folder itself
 
 
@@ -55,6 +58,8 @@ class Stage:
 
     def __str__(self) -> str:
         """Describe the trainings: 5 trainings of 22 epochs."""
+        if not self.epochs or all(map(is_linear_head, self.experiments)):
+            return f"{max(1, len(self.experiments))} logistic regression" if self.experiments else "linear heads"
         count = self.expected or len(self.experiments)
         lengths = " and ".join(str(n) for n in dict.fromkeys(epochs_of(e) for e in self.experiments))
         unit = "epoch" if lengths == "1" else "epochs"
@@ -62,7 +67,7 @@ class Stage:
 
 
 class Candidate(NamedTuple):
-    """A training with one network, and the probes before it; none if the noise rate is given."""
+    """A training with one network, and the probes before it; none if the noise rate is given, or for linear heads."""
 
     training: Experiment
     probes: Sequence[Experiment]
@@ -78,7 +83,7 @@ class Request:
 
     @property
     def noise_is_unknown(self) -> bool:
-        return bool(self.candidates[0].probes)
+        return any(each.probes or is_linear_head(each.training) for each in self.candidates)
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ class Found:
     lr: float | None = None
     noise: HeldOutNoise | None = None
     judged: bool = False  # the short plain judges judge the labels
+    strength: float = 0.0  # regularisation of the delivered head
+    rate: float = 0.0  # noise rate that linear heads found
     reasons: tuple[str, ...] = ()  # why the network was chosen
 
 
@@ -97,6 +104,8 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     found = found or Found()
     training, probes = request.candidates[-1 if found.network is None else found.network]
     stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
+    if is_linear_head(training):
+        return [*stages, *_head_stages(training, run)]
     if not probes:
         return [*stages, _training_stage(training)]
     training = training if found.lr is None else replace(training, lr=found.lr)
@@ -113,8 +122,24 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
 
 
 def _network_stage(candidates: Sequence[Candidate]) -> Stage:
-    trials = tuple(plain_judges(training, probes or [probe_of(training)])[0] for training, probes in candidates)
+    trials = tuple(_network_trial(training, probes) for training, probes in candidates)
     return Stage("network", f"choose the network: {' or '.join(e.model for e in trials)}", trials, NETWORK)
+
+
+def _network_trial(training: Experiment, probes: Sequence[Experiment]) -> Experiment:
+    """Return a short training without selection that holds out a fifth."""
+    if is_linear_head(training):
+        return replace(training, valid=1 / FOLDS)
+    return plain_judges(training, probes or [probe_of(training)])[0]
+
+
+def _head_stages(training: Experiment, run: Path) -> list[Stage]:
+    """Return the stages on features: judge all labels out of fold, and fit the delivered head."""
+    final = replace(training, corrected=str(run / HEADS / TARGETS))
+    return [
+        Stage("heads", "judge every label with linear heads that did not learn it, in two rounds", (), HEADS),
+        Stage("training", "fit the delivered head to the probabilities of the true classes", (final,), TRAINING),
+    ]
 
 
 def _probe_purpose(probes: Sequence[Experiment]) -> str:
@@ -157,6 +182,12 @@ def with_probes(experiment: Experiment, samples: int, rates: Sequence[float] = (
         return Candidate(replace(experiment, valid=share), [probe])
     probes = [replace(probe, fold=fold, lr=rate) for rate in rates or [experiment.lr] for fold in range(FOLDS)]
     return Candidate(experiment, probes)
+
+
+def linear_head(experiment: Experiment) -> Candidate:
+    """Return logistic regression on features; its strength of regularisation is found before it is fitted."""
+    plain: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0, "scores": ()}
+    return Candidate(replace(experiment, **plain, model=LINEAR, epochs=1, warmup=0, choose="last"), ())
 
 
 def probe_of(experiment: Experiment) -> Experiment:

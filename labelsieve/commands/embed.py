@@ -30,7 +30,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="folder that keeps features. Default: $LABELSIEVE_CACHE, or ~/.cache/labelsieve",
     )
     data = shared.add_columns(parser)
-    data.add_argument("--text-column", metavar="NAME", help="text column of a table. Default: text")
     data.add_argument("--skip-bad", action="store_true", help="skip files and rows that cannot be read")
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", default="auto", metavar="NAME", help="auto (default), cpu or cuda")

@@ -35,6 +35,7 @@ def add_columns(parser: ArgumentParser) -> _ArgumentGroup:
     group.add_argument(
         "--image-column", metavar="NAME", help="image column of a table. Default: image, path or file, else numbers"
     )
+    group.add_argument("--text-column", metavar="NAME", help="text column of a table. Default: text or a similar name")
     return group
 
 
@@ -54,6 +55,11 @@ def add_reading(parser: ArgumentParser, streaming: bool = False) -> None:
     group = add_columns(parser)
     add_size(group)
     group.add_argument(
+        "--features",
+        metavar="FILE",
+        help=".npy, .npz or .parquet file of features of the samples, in their order (docs/data.md)",
+    )
+    group.add_argument(
         "--labels",
         metavar="FILE",
         help=".csv or .npy file of labels that replace those of the data; CIFAR-N: file:kind",
@@ -66,10 +72,13 @@ def add_reading(parser: ArgumentParser, streaming: bool = False) -> None:
         group.add_argument(
             "--stream", action="store_true", help="read images from disk during training, as always above 4 GiB"
         )
-        group.add_argument("--cache", metavar="FOLDER", help="when streaming, keep decoded images in this folder")
         group.add_argument(
-            "--workers", type=int, metavar="N", help="when streaming, decoding threads. Default: two per core"
+            "--cache",
+            metavar="FOLDER",
+            help="keep features, or decoded images when streaming, in this folder. Default: $LABELSIEVE_CACHE, or "
+            "~/.cache/labelsieve, for features",
         )
+        group.add_argument("--workers", type=int, metavar="N", help="threads that compute features or decode images")
 
 
 def add_noise(parser: ArgumentParser) -> None:
@@ -97,6 +106,14 @@ def add_training(parser: ArgumentParser, full: bool = True) -> None:
         help="network: a name (resnet-18, densenet-25-12, mlp, ...), package.module:factory, or timm:name. Default: "
         "chosen for the data",
     )
+    if full:
+        group.add_argument(
+            "--backbone",
+            metavar="NAME",
+            help="pretrained network whose features of images or texts are learned from: lite0, resnet-50 with "
+            "--weights, wordllama, timm:NAME or hf:NAME (docs/features.md), or none: learn from the images. Default: "
+            "lite0 for photographs and wordllama for texts, if installed, unless --model is given",
+        )
     group.add_argument(
         "--epochs", type=int, metavar="N", help="passes over the data. Default: chosen for the data, or 100"
     )

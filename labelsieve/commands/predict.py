@@ -35,7 +35,8 @@ def run(options: Namespace) -> None:
     if out:
         refuse_others(out, ",".join(COLUMNS))
     predictor = load(options.run, options.device, options.model)
-    probs, given, names = predict_data(predictor, options.data, options.label_column, options.image_column)
+    columns = (options.label_column, options.image_column, options.text_column)
+    probs, given, names = predict_data(predictor, options.data, *columns)
     rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
     try:
         with ExitStack() as stack:

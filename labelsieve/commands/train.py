@@ -65,10 +65,13 @@ def run(options: Namespace) -> None:
         request_facts,
         save_request,
         train,
+        with_default_backbone,
     )
     from labelsieve.runs.data import Shelf
 
     experiment, noise_is_unknown = requested_experiment(options)
+    if options.backbone is None and options.model is None:
+        experiment = with_default_backbone(experiment)
     path = options.out or Path("runs") / (experiment.name() + ("-auto" if noise_is_unknown else ""))
     shelf = Shelf()
     unsettled = shared.open_settings(options)
@@ -103,6 +106,9 @@ def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
         "scores": _epoch_numbers(options.scores),
         "threads": (os.cpu_count() or 1) if options.threads is None else options.threads,
     }
+    if options.features is not None and options.backbone not in (None, "none"):
+        raise InputError("--features replaces the samples by features; omit --backbone")
+    settings["backbone"] = None if options.backbone == "none" else options.backbone
     return experiment_for(settings.pop("data"), **settings), rate is None
 
 

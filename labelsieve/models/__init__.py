@@ -6,6 +6,7 @@
 * ``lite``: EfficientNet-Lite0, -Lite1 and -Lite2, the default backbone for photographs.
 * ``vgg``: VGG-19 with batch normalisation.
 * ``small``: two small networks for images and a multilayer perceptron for tables.
+* ``linear``: logistic regression for tables and features.
 * ``networks``: several networks as one module, and dropout with its own generator.
 * ``load``: pretrained weights, networks from user code and networks from timm.
 
@@ -22,6 +23,7 @@ from torch import nn
 
 from labelsieve.errors import InputError, nearest
 from labelsieve.models.densenet import DenseNet, densenet_25_12
+from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import VARIANTS, EfficientNetLite
 from labelsieve.models.load import ModelFactory, Shape, import_model
 from labelsieve.models.resnet import PreActResNet18, ResNet
@@ -86,6 +88,7 @@ def _make_image_model(
 MODELS: dict[str, ModelFactory] = {
     **{name: partial(_make_image_model, name, factory) for name, factory in IMAGE_MODELS.items()},
     "mlp": MLP,
+    "linear": LinearHead,
 }
 
 __all__ = ["MODELS", "DenseNet", "ModelFactory", "SmallNet", "candidate_models", "default_model", "make_model"]

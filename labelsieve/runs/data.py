@@ -8,7 +8,7 @@ before anything is decoded.
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,38 +21,79 @@ from torch import Tensor
 from labelsieve import noise
 from labelsieve.data import DATASETS, Labelled, ReadOptions, Sets, Trainable, load_data
 from labelsieve.data.arrays import label_tensor, load_npy
+from labelsieve.data.cache import sampled_bytes
 from labelsieve.data.cifar import is_cifar, read_cifar_n
 from labelsieve.data.images import Unusable
 from labelsieve.data.labels import LabelOverlay, read_label_file
 from labelsieve.data.load import source_fingerprint, stratified, with_test_set
 from labelsieve.data.published import PUBLISHED
+from labelsieve.data.sets import Texts, Undecoded
 from labelsieve.errors import InputError
+from labelsieve.features.backbones import Backbone, find_backbone
+from labelsieve.features.embed import load_embedded
+from labelsieve.progress import Counting
 from labelsieve.runs.read import read_json
 from labelsieve.runs.spec import Experiment
 from labelsieve.runtime import generator
 from labelsieve.train.augment import window_size
 
 
+class Encoder(NamedTuple):
+    """What determines a backbone."""
+
+    name: str
+    size: int | None
+    weights: str | None
+    device: str
+
+
 class Shelf:
     """Datasets shared by all runs of a process: each is decoded once, and its images are put on a device once."""
 
     def __init__(self) -> None:
-        self._sets: dict[tuple[str, ReadOptions], Sets] = {}
-        self._skipped: dict[tuple[str, ReadOptions], Sequence[Unusable]] = {}
+        self._sets: dict[tuple[str, ReadOptions, Encoder | None], Sets] = {}
+        self._skipped: dict[tuple[str, ReadOptions, Encoder | None], Sequence[Unusable]] = {}
+        self._backbones: dict[Encoder, Backbone] = {}
         self._images: dict[tuple[int, torch.device], Tensor] = {}
         self._lock = threading.Lock()
 
-    def load(self, data: str, reading: ReadOptions) -> Sets:
-        """Return the decoded sets, on the CPU."""
+    def load(self, data: str, reading: ReadOptions, encoder: "Encoder | None" = None) -> Sets:
+        """Return the decoded sets, or their features if there is an encoder, on the CPU."""
+        key = (data, reading, encoder)
         with self._lock:
-            if (data, reading) not in self._sets:
-                keep = partial(self._skipped.__setitem__, (data, reading))
-                self._sets[data, reading] = load_data(data, reading, on_unusable=keep)
-            return self._sets[data, reading]
+            if key not in self._sets:
+                keep = partial(self._skipped.__setitem__, key)
+                if encoder is None:
+                    self._sets[key] = load_data(data, reading, on_unusable=keep)
+                else:
+                    self._sets[key] = self._embed(data, reading, encoder, keep)
+            return self._sets[key]
 
-    def skipped(self, data: str, reading: ReadOptions) -> Sequence[Unusable]:
+    def _embed(self, data: str, reading: ReadOptions, encoder: "Encoder", keep: Callable[..., None]) -> Sets:
+        backbone = self.backbone(encoder)
+        plain = replace(reading, size=None, cache=None, workers=None)
+        with Counting(f"features of {encoder.name}", backbone.kind) as counting:
+            return load_embedded(
+                data,
+                plain,
+                backbone,
+                cache=reading.cache,
+                workers=reading.workers,
+                watch=counting.step,
+                on_unusable=keep,
+            )
+
+    def backbone(self, encoder: "Encoder") -> Backbone:
+        """Return the backbone of an encoder; each is loaded once."""
+        if encoder not in self._backbones:
+            self._backbones[encoder] = find_backbone(
+                encoder.name, size=encoder.size, weights=encoder.weights, device=encoder.device
+            )
+        return self._backbones[encoder]
+
+    def skipped(self, data: str, reading: ReadOptions, encoder: "Encoder | None" = None) -> Sequence[Unusable]:
         """Return the samples of a loaded dataset that were skipped because they cannot be read."""
-        return self._skipped[data, reading]
+        return self._skipped[data, reading, encoder]
 
     def put(self, samples: Trainable, device: torch.device) -> Trainable:
         """Move samples to a device; whole datasets of the shelf share one copy of their images there."""
@@ -85,6 +126,7 @@ class Gathered(NamedTuple):
     fingerprint: str
     decided: Tensor | None = None  # (n) bool over `whole`: labels confirmed or corrected by a reviewer
     skipped: Sequence[Unusable] = ()
+    targets: Tensor | None = None  # (n, K) class probabilities of the samples of `train`, instead of labels
 
 
 def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = None) -> Gathered:
@@ -93,7 +135,7 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
     In order: load the data, replace its labels, draw a test set, add noise, hold samples out, correct the labels that
     are left. `known` holds the labels of the experiment's label file if the file need not be read again.
     """
-    sets = shelf.load(experiment.data, reading_of(experiment))
+    sets = shelf.load(experiment.data, reading_of(experiment), encoder_of(experiment))
     sets, decided = _relabelled(experiment, sets, known)
     train, test, valid = with_test_set(sets, experiment.test, experiment.seed, experiment.data)
     places = torch.arange(len(sets.train))
@@ -101,18 +143,37 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
     if len(train) < len(places):
         places, drawn = stratified(sets.train.labels, experiment.test, experiment.seed)
     train = _with_noise(experiment, train)
-    corrected = None if experiment.corrected is None else labels_of(experiment.corrected, sets.train).labels
-    fingerprint = _contents_fingerprint(train, test, valid, decided=decided, corrected=corrected)
+    corrected = None if experiment.corrected is None else _corrected(experiment.corrected, sets.train)
+    encoded = experiment.backbone is not None
+    fingerprint = _contents_fingerprint(train, test, valid, decided=decided, corrected=corrected, encoded=encoded)
     held = None
     if experiment.valid or valid is None:
         kept, held = held_out(len(train), experiment.valid, experiment.seed, experiment.fold)
         if held is not None:
             train, valid = train.at(kept), train.at(held)
             places, held = places[kept], places[held]
-    if corrected is not None:
+    targets = corrected[places] if corrected is not None and corrected.dim() == 2 else None
+    if corrected is not None and targets is None:
         train = replace(train.relabelled(corrected[places]), clean=train.clean)
-    skipped = shelf.skipped(experiment.data, reading_of(experiment))
-    return Gathered(sets.train, train, valid, test, Places(places, held, drawn), fingerprint, decided, skipped)
+    skipped = shelf.skipped(experiment.data, reading_of(experiment), encoder_of(experiment))
+    where = Places(places, held, drawn)
+    return Gathered(sets.train, train, valid, test, where, fingerprint, decided, skipped, targets)
+
+
+def _corrected(file: str, train: Trainable) -> Tensor:
+    """Read corrected labels (n), or class probabilities (n, K), for a training set."""
+    if Path(file).suffix == ".npy" and (found := load_npy(Path(file))).ndim == 2:
+        if found.shape != (len(train), train.num_classes):
+            raise InputError(f"{file} has shape {found.shape}, {(len(train), train.num_classes)} is needed")
+        return torch.from_numpy(found.astype(np.float32))
+    return labels_of(file, train).labels
+
+
+def encoder_of(experiment: Experiment) -> Encoder | None:
+    """Return the encoder of an experiment; None if it trains on the samples themselves."""
+    if experiment.backbone is None:
+        return None
+    return Encoder(experiment.backbone, experiment.size, experiment.weights, experiment.device)
 
 
 def _relabelled(experiment: Experiment, sets: Sets, known: LabelOverlay | None) -> tuple[Sets, Tensor | None]:
@@ -145,6 +206,8 @@ def reading_of(experiment: Experiment) -> ReadOptions:
         normalise=experiment.normalise,
         label=experiment.label_column,
         image=experiment.image_column,
+        text=experiment.text_column,
+        features=experiment.features,
         skip_bad=experiment.skip_bad,
         stream=experiment.stream,
         cache=experiment.cache,
@@ -211,18 +274,35 @@ def held_out(samples: int, share: float, seed: int, fold: int = 0) -> tuple[Tens
 
 
 def _contents_fingerprint(
-    *sets: Trainable | None, decided: Tensor | None = None, corrected: Tensor | None = None
+    *sets: Trainable | None, decided: Tensor | None = None, corrected: Tensor | None = None, encoded: bool = False
 ) -> str:
-    """Return a digest of samples and labels, reviewer decisions and corrected labels."""
+    """Return a digest of samples and labels, reviewer decisions and corrected labels.
+
+    `encoded`: the sets are features of a backbone, whose bits depend on the device; their originals are identified.
+    """
     sha = hashlib.sha256()
     for data in sets:
         if data is not None:
-            for part in data.contents():
+            original = data.original if encoded and isinstance(data, Labelled) else None
+            for part in data.contents() if original is None else _original_contents(original, data.labels):
                 sha.update(part)
     for tensor in (decided, corrected):
         if tensor is not None:
             sha.update(tensor.numpy().tobytes())
     return sha.hexdigest()[:16]
+
+
+def _original_contents(original: Undecoded, labels: Tensor) -> Iterator[bytes | memoryview]:
+    """Yield the bytes that identify encoded samples: names or texts, some of the images, and the labels."""
+    if isinstance(original, Labelled):
+        yield from original.contents()
+    else:
+        yield "\n".join(original.names).encode("utf-8", "surrogateescape")
+        if isinstance(original, Texts):
+            yield "\0".join(original.texts).encode("utf-8", "surrogateescape")
+        else:
+            yield from sampled_bytes(original)
+    yield labels.cpu().numpy().data
 
 
 def source_fingerprint_of(experiment: Experiment) -> str | None:

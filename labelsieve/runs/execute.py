@@ -7,6 +7,7 @@ is decoded.
 
 import json
 import platform
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
@@ -19,15 +20,18 @@ import labelsieve
 from labelsieve import noise
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict, label_dtype
-from labelsieve.data import Trainable
+from labelsieve.data import Labelled, Trainable
 from labelsieve.data.images import Unusable
 from labelsieve.errors import InputError
+from labelsieve.features.backbones import Backbone
+from labelsieve.features.judge import choose_strength, fit_head
 from labelsieve.methods import Problem, make
 from labelsieve.models import default_model, make_model
+from labelsieve.models.linear import LinearHead
 from labelsieve.models.load import load_weights
 from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
 from labelsieve.predict import load
-from labelsieve.runs.data import Places, Shelf, gather, source_fingerprint_of
+from labelsieve.runs.data import Places, Shelf, encoder_of, gather, source_fingerprint_of
 from labelsieve.runs.folder import RunFolder, scores_name
 from labelsieve.runs.read import HELD_OUT, TESTED, TRAINED
 from labelsieve.runs.record import errors
@@ -35,10 +39,12 @@ from labelsieve.runs.spec import Experiment
 from labelsieve.runtime import device_name, usable_device
 from labelsieve.train import Result, Training, fit
 from labelsieve.train.augment import center_window, window_size
-from labelsieve.train.checkpoint import Row, add_prefix, serialize_tensors
-from labelsieve.train.evaluate import sample_predictions, sample_scores
-from labelsieve.train.loop import MakeNetworks, StopFlag, Watcher
+from labelsieve.train.checkpoint import Record, Row, add_prefix, serialize_tensors
+from labelsieve.train.counters import Tally
+from labelsieve.train.evaluate import predict_batches, sample_predictions, sample_scores
+from labelsieve.train.loop import ChosenEpoch, MakeNetworks, StopFlag, Watcher
 
+LINEAR = "linear"  # the network that is fitted by logistic regression
 MATRIX_IN_RECORD = 20  # classes; larger noise matrices are only in tables.safetensors
 
 
@@ -58,12 +64,15 @@ class Prepared:
     places: Places
     decided: Tensor | None = None  # (n) bool over the training set of the data: labels decided by a reviewer
     skipped: Sequence[Unusable] = ()  # files and rows that cannot be read
+    targets: Tensor | None = None  # (n, K) class probabilities to learn instead of labels
+    backbone: Backbone | None = None  # that computed the features
 
 
 def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     """Load the data, add noise, and create networks and method; raise every foreseeable error."""
     device = usable_device(experiment.device)
-    _, train, valid, test, places, fingerprint, decided, skipped = gather(experiment, shelf)
+    _, train, valid, test, places, fingerprint, decided, skipped, targets = gather(experiment, shelf)
+    encoder = encoder_of(experiment)
     method = method_of(experiment, train)
     if decided is not None:
         for part in method.selections:
@@ -73,6 +82,8 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     if experiment.augment and len(shape) == 1:
         raise InputError("--augment applies to images, but the data is a table of numbers; remove --augment")
     model = default_model(shape, device) if experiment.model == "auto" else experiment.model
+    if targets is not None and model != LINEAR:
+        raise InputError(f"{experiment.corrected} holds class probabilities, which only the model linear learns")
     return Prepared(
         shelf.put(train, device),
         valid and shelf.put(valid, device),
@@ -86,6 +97,8 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
         places,
         decided,
         skipped,
+        targets,
+        None if encoder is None else shelf.backbone(encoder),
     )
 
 
@@ -242,6 +255,10 @@ def run(
         if newest is None:
             folder.record.truncate(0)
             folder.record.append(_start_row(experiment, prepared) | ({"chosen": chosen} if chosen else {}))
+        if is_linear_head(experiment):
+            result = _fit_linear(experiment, prepared, folder.record)
+            _write_results(experiment, prepared, result, folder)
+            return True
         result = fit(
             prepared.make_networks,
             prepared.method,
@@ -257,6 +274,56 @@ def run(
         )
         _write_results(experiment, prepared, result, folder)
     return True
+
+
+def is_linear_head(experiment: Experiment) -> bool:
+    """Return whether an experiment is logistic regression, which has no epochs."""
+    return experiment.model == LINEAR and experiment.method == "default"
+
+
+def _fit_linear(experiment: Experiment, prepared: Prepared, record: Record) -> Result:
+    """Fit logistic regression to the labels or class probabilities of the training set, as a training of one epoch.
+
+    The strength of the regularisation is --weight-decay for class probabilities; for labels it is chosen by
+    cross-validation.
+    """
+    began = time.perf_counter()
+    train = prepared.train
+    assert isinstance(train, Labelled)
+    networks = prepared.make_networks(0)
+    if prepared.targets is None:
+        targets, strength = choose_strength(train.images, train.labels, train.num_classes, experiment.seed)
+    else:
+        targets, strength = prepared.targets.to(train.images.device), experiment.weight_decay
+    head = next(iter(networks.children()))
+    assert isinstance(head, LinearHead)
+    head.assign(*fit_head(train.images, targets, strength))
+    probs = _probs_of(networks, train, prepared.training)
+    row: Row = {
+        "event": "epoch",
+        "epoch": 1,
+        "strength": strength,
+        "train_loss": -(targets * probs.clamp(min=1e-12).log()).sum(1).mean().item(),
+        "precision": None if train.clean is None else (targets.argmax(1) == train.clean).double().mean().item(),
+        "kept": [1.0] * train.num_classes,
+    }
+    for name, data in (("test_error", prepared.test), ("valid_error", prepared.valid)):
+        if data is not None:
+            predicted = _probs_of(networks, data, prepared.training).argmax(1)
+            row[name] = 100 * (predicted != data.labels).double().mean().item()
+    row["seconds"] = round(time.perf_counter() - began, 3)
+    record.append(row)
+    weights = {name: tensor.clone() for name, tensor in networks.state_dict().items()}
+    sums = {
+        "seen": torch.zeros(len(train), dtype=torch.int32),
+        **{name: torch.zeros(len(train)) for name in Tally.names},
+    }
+    return Result(ChosenEpoch(1, row.get("valid_error"), weights), {}, [row], sums)
+
+
+def _probs_of(networks: nn.Module, data: Trainable, training: Training) -> Tensor:
+    """Return the probabilities (n, K) of the first network for all samples."""
+    return torch.cat([probs[0] for probs, _, _ in predict_batches(networks, data, training)])
 
 
 def _save_scores(epochs: Sequence[int], prepared: Prepared, folder: RunFolder, epoch: int, predict: Predict) -> None:
@@ -308,6 +375,9 @@ def _write_results(experiment: Experiment, prepared: Prepared, result: Result, f
         "classes": list(prepared.train.classes),
     }
     weights = first_network_weights(result.chosen.networks)
+    if prepared.backbone is not None:
+        about["backbone"] = prepared.backbone.about()
+        weights |= add_prefix("backbone", prepared.backbone.weights())
     folder.write("model.safetensors", serialize_tensors(weights, {"labelsieve": json.dumps(about)}))
     folder.record.append({"event": "end", "chosen_epoch": result.chosen.epoch, **errors(result.rows)})
     folder.finish()

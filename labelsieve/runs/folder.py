@@ -11,7 +11,7 @@ from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.files import disk_error, refuse_no_folder, write_atomically
-from labelsieve.runs.read import FINAL, STAGE_FOLDERS, read_json
+from labelsieve.runs.read import FINAL, HEADS, JUDGMENT, STAGE_FOLDERS, read_json
 from labelsieve.runs.spec import NOT_IN_NAME, Experiment, with_defaults
 from labelsieve.train.checkpoint import Checkpoints, Record
 
@@ -83,6 +83,7 @@ class RunFolder:
         refuse_no_folder(self.path)
         if self.path.is_dir() and not (self.path / "spec.json").exists():
             stages = [name for name in STAGE_FOLDERS if any((self.path / name).glob("*/lock"))]
+            stages += [HEADS] if (self.path / HEADS / JUDGMENT).exists() else []
             ours = {"lock", REQUEST, *stages, *([FINAL] if stages else [])}
             others = [p.name for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp"]
             if others:

@@ -20,8 +20,10 @@ from labelsieve.runs.record import read_head, read_rows, refuse_incomplete
 
 Array = np.ndarray[Any, Any]
 # Folders of the stages of an automatic run, in the order in which they are trained; the run itself lies above them.
-NETWORK, PROBE, AGAIN, PLAIN, LONGER, FINAL = "network", "probe", "again", "plain", "longer", "final"
-STAGE_FOLDERS = (NETWORK, PROBE, AGAIN, PLAIN, LONGER, FINAL)
+NETWORK, PROBE, AGAIN, HEADS = "network", "probe", "again", "heads"
+PLAIN, LONGER, FINAL = "plain", "longer", "final"
+STAGE_FOLDERS = (NETWORK, PROBE, AGAIN, HEADS, PLAIN, LONGER, FINAL)
+JUDGMENT, TARGETS = "judgment.safetensors", "targets.npy"  # in the folder of the heads
 TRAINED, HELD_OUT, TESTED = 0, 1, 2  # values of `split` in samples.safetensors
 FEW_KEPT = 0.6  # a class is neglected if less than this part of the usual share of its samples is kept
 
@@ -121,6 +123,15 @@ def read_scores(path: Path) -> dict[str, Array]:
 def read_samples(path: Path) -> dict[str, Array] | None:
     """Read the per-sample statistics of a run; None if it was made by a version without them."""
     file = path / "samples.safetensors"
+    try:
+        return load_file(file) if file.exists() else None
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(f"cannot read {file}: {error}") from error
+
+
+def read_judgment(run: Path) -> dict[str, Array] | None:
+    """Read the out-of-fold predictions of the linear heads of a run; None if it has none."""
+    file = run / HEADS / JUDGMENT
     try:
         return load_file(file) if file.exists() else None
     except (OSError, ValueError, SafetensorError) as error:

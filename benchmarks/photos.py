@@ -1,0 +1,341 @@
+"""Photographs, texts and human labels through pretrained features: labelsieve train and cleanlab, side by side.
+
+For every set and draw of noise, `labelsieve train FOLDER` runs as a command of its own, with nothing else named.
+cleanlab 2.9 gets out-of-fold probabilities of scikit-learn's logistic regression on the same features, with the
+strength of the regularisation chosen by cross-validation on the noisy labels.
+
+    python benchmarks/photos.py --clothing clothing/ --banking banking77/ --cifar cifar10.npz --cifar-n labels.npz
+
+Needs cleanlab 2.9 and scikit-learn. Noise A: 30% of the labels of eight classes of clothes move to the visually nearest
+class; for other data, 25% of the labels move to the class with the nearest mean of features. Noise B: 15% symmetric. C:
+labels as they are. Rows are added to benchmarks/results/photos.jsonl as they are finished; finished ones are skipped.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+RESULTS = Path(__file__).parent / "results" / "photos.jsonl"
+NEAREST = {  # of the classes of clothes
+    "t-shirt": "longsleeve",
+    "longsleeve": "outwear",
+    "outwear": "longsleeve",
+    "dress": "skirt",
+    "skirt": "dress",
+    "pants": "shorts",
+    "shorts": "pants",
+    "shirt": "longsleeve",
+}
+CLOTHES_RATE, NEAREST_RATE, SYMMETRIC_RATE = 0.3, 0.25, 0.15
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn, on standardised features
+TEST_IMAGES = 2000  # of CIFAR-10
+SEED = 0
+
+
+@dataclass
+class Cell:
+    """A data set with one draw of noise."""
+
+    name: str
+    seed: int
+    true: np.ndarray  # (n) class numbers
+    given: np.ndarray  # (n)
+    classes: list[str]
+    folder: Path  # data for `labelsieve train`
+    order: list[str]  # (n) file names, or row names, of the samples
+
+
+def clothes(source: Path, kind: str, seed: int, room: Path) -> Cell:
+    files = sorted((source / "train").glob("*/*.jpg"))
+    classes = sorted({file.parent.name for file in files})
+    true = np.array([classes.index(file.parent.name) for file in files])
+    draw = np.random.default_rng(seed)
+    given = true.copy()
+    if kind == "A":
+        moved = {classes.index(a): classes.index(b) for a, b in NEAREST.items()}
+        for i, label in enumerate(true.tolist()):
+            if label in moved and draw.random() < CLOTHES_RATE:
+                given[i] = moved[label]
+    elif kind == "B":
+        given = symmetric(true, len(classes), seed)
+    for file, label in zip(files, given.tolist(), strict=True):
+        link(file, room / "train" / classes[label] / file.name)
+    for file in sorted((source / "test").glob("*/*.jpg")):
+        link(file, room / "test" / file.parent.name / file.name)
+    return Cell(f"clothes {kind}", seed, true, given, classes, room, [file.name for file in files])
+
+
+def banking(source: Path, kind: str, seed: int, room: Path) -> Cell:
+    rows = {part: list(csv.DictReader((source / f"{part}.csv").open(encoding="utf-8"))) for part in ("train", "test")}
+    classes = sorted({row["category"] for row in rows["train"]})
+    true = np.array([classes.index(row["category"]) for row in rows["train"]])
+    given = true
+    if kind == "A":
+        texts = write_texts(room / "clean", rows, true, classes)
+        given = to_nearest(features_of(texts)[0], true, len(classes), seed)
+    elif kind == "B":
+        given = symmetric(true, len(classes), seed)
+    folder = write_texts(room / "noisy", rows, given, classes)
+    return Cell(f"banking77 {kind}", seed, true, given, classes, folder, [])
+
+
+def write_texts(folder: Path, rows: dict, labels: np.ndarray, classes: list[str]) -> Path:
+    folder.mkdir(parents=True)
+    for part, lines in rows.items():
+        with (folder / f"{part}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "category"])
+            names = [classes[k] for k in labels.tolist()] if part == "train" else [row["category"] for row in lines]
+            writer.writerows(zip([row["text"] for row in lines], names, strict=True))
+    return folder
+
+
+def cifar(arrays: Path, labels: Path, kind: str, count: int, seed: int, room: Path) -> Cell:
+    data, people = np.load(arrays), np.load(labels)
+    chosen = np.random.default_rng(seed).permutation(len(data["train_images"]))[:count]
+    classes = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    true = data["train_labels"][chosen].astype(int)
+    given = people[f"cifar10_{kind}_label"][chosen].astype(int)
+    names = [f"{place:05d}.png" for place in chosen.tolist()]
+    for name, place, label in zip(names, chosen.tolist(), given.tolist(), strict=True):
+        save(data["train_images"][place], room / "train" / classes[label] / name)
+    for place in range(TEST_IMAGES):
+        save(data["test_images"][place], room / "test" / classes[int(data["test_labels"][place])] / f"{place:05d}.png")
+    return Cell(f"CIFAR-10N {kind} {count:,}", seed, true, given, classes, room, names)
+
+
+def save(pixels: np.ndarray, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def link(file: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    os.link(file, to)
+
+
+def symmetric(true: np.ndarray, classes: int, seed: int) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    given, flipped = true.copy(), draw.random(len(true)) < SYMMETRIC_RATE
+    given[flipped] = (true[flipped] + draw.integers(1, classes, flipped.sum())) % classes
+    return given
+
+
+def to_nearest(features: np.ndarray, true: np.ndarray, classes: int, seed: int) -> np.ndarray:
+    means = np.stack([features[true == k].mean(0) for k in range(classes)])
+    means -= means.mean(0)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    likeness = means @ means.T
+    np.fill_diagonal(likeness, -np.inf)
+    given, moved = true.copy(), np.random.default_rng(seed).random(len(true)) < NEAREST_RATE
+    given[moved] = likeness.argmax(1)[true[moved]]
+    return given
+
+
+def features_of(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str], list[str]]:
+    """Return features of training and test set, test labels as class names, and the names of the samples."""
+    with tempfile.TemporaryDirectory() as room:
+        file = Path(room) / "features.npz"
+        command = [sys.executable, "-m", "labelsieve", "embed", str(folder), "--out", str(file)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found = np.load(file)
+        classes = found["classes"].tolist()
+        test = [classes[k] for k in found["test_labels"].tolist()]
+        return (
+            found["features"].astype(np.float32),
+            found["test_features"].astype(np.float32),
+            test,
+            found["names"].tolist(),
+        )
+
+
+def train(cell: Cell) -> dict:
+    """Run the command on a folder and read what it delivers."""
+    with tempfile.TemporaryDirectory() as room:
+        run = Path(room) / "run"
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        command = [sys.executable, "-m", "labelsieve", "train", str(cell.folder), "--out", str(run)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
+        summary = json.loads((run / "audit" / "summary.json").read_text())
+        end = json.loads((run / "record.jsonl").read_text().splitlines()[-1])
+        rows = list(csv.DictReader((run / "audit" / "labels.csv").open(encoding="utf-8")))
+    quality, issues, suggested = np.empty(len(rows)), np.empty(len(rows), bool), np.empty(len(rows), int)
+    place = {name: at for at, name in enumerate(cell.order)}
+    for row in rows:
+        at = place[Path(row["id"]).name] if place else int(row["index"])
+        quality[at] = float(row["label_quality"])
+        issues[at] = row["is_label_issue"] == "true"
+        suggested[at] = cell.classes.index(row["suggested_label"])
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    rate = summary["noise_rate"]
+    return {
+        **scored(cell, quality, issues, suggested),
+        "estimate": [rate["estimate"], rate["low"], rate["high"]],
+        "test_accuracy": 100 - end["last"],
+        "cpu_seconds": round(spent, 1),
+        "wall_seconds": round(wall, 1),
+    }
+
+
+def scored(cell: Cell, quality: np.ndarray, issues: np.ndarray, suggested: np.ndarray) -> dict:
+    wrong = cell.given != cell.true
+    found = {"f1": f1(wrong, issues), "flagged": float(issues.mean())}
+    if wrong.any():
+        found["average_precision"] = average_precision(wrong, quality)
+        found["precision"] = float((wrong & issues).sum() / max(1, issues.sum()))
+        found["recall"] = float((wrong & issues).sum() / wrong.sum())
+    found["wrong_after"] = float((np.where(issues, suggested, cell.given) != cell.true).mean())
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def average_precision(wrong: np.ndarray, quality: np.ndarray) -> float:
+    ranked = wrong[np.argsort(quality, kind="stable")]
+    return float((np.cumsum(ranked) / np.arange(1, len(ranked) + 1))[ranked].mean())
+
+
+def f1(wrong: np.ndarray, issues: np.ndarray) -> float:
+    return float(2 * (wrong & issues).sum() / max(1, wrong.sum() + issues.sum()))
+
+
+def peers(cell: Cell) -> dict:
+    """Return cleanlab's results and the accuracies of logistic regression, on the same features."""
+    from cleanlab.count import num_label_issues
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_label_quality_scores
+
+    features, test, test_names, names = features_of(cell.folder)
+    if cell.order:  # in the order of the folder
+        place = {name: at for at, name in enumerate(cell.order)}
+        places = [place[Path(name).name] for name in names]
+        reordered = np.empty_like(features)
+        reordered[places] = features
+        features = reordered
+    mean, scale = features.mean(0), features.std(0) + 1e-6
+    x, x_test = (features - mean) / scale, (test - mean) / scale
+    y_test = np.array([cell.classes.index(name) for name in test_names])
+    began = time.perf_counter()
+    strength, probs = best_strength(x, cell.given)
+    issues = find_label_issues(cell.given, probs)
+    spent = time.perf_counter() - began
+    confidence, margin = (
+        get_label_quality_scores(cell.given, probs, method=method)
+        for method in ("self_confidence", "normalized_margin")
+    )
+    predicted = probs.argmax(1)
+    true_strength, _ = best_strength(x, cell.true)
+    return {
+        "cleanlab": {
+            **scored(cell, confidence, issues, predicted),
+            "average_precision_margin": round(average_precision(cell.given != cell.true, margin), 4)
+            if (cell.given != cell.true).any()
+            else None,
+            "estimate": num_label_issues(cell.given, probs) / len(cell.given),
+            "seconds": round(spent, 1),
+        },
+        "logistic_regression": {
+            "noisy": accuracy(x, cell.given, x_test, y_test, strength),
+            "true": accuracy(x, cell.true, x_test, y_test, true_strength),
+            "pruned": accuracy(x[~issues], cell.given[~issues], x_test, y_test, strength),
+            "strength": strength,
+        },
+    }
+
+
+def best_strength(x: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return C with the best log-likelihood of held-out labels, and its out-of-fold probabilities (n, K)."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    folds = StratifiedKFold(5, shuffle=True, random_state=SEED)
+    best, chosen = -np.inf, (0.0, np.empty(0))
+    for strength in STRENGTHS:
+        model = LogisticRegression(C=strength, max_iter=300)
+        probs = cross_val_predict(model, x, labels, cv=folds, method="predict_proba")
+        likelihood = float(np.log(np.maximum(probs[np.arange(len(labels)), labels], 1e-9)).mean())
+        if likelihood < best:
+            break
+        best, chosen = likelihood, (strength, probs)
+    return chosen
+
+
+def accuracy(x: np.ndarray, labels: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, strength: float) -> float:
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=strength, max_iter=300).fit(x, labels)
+    return round(100 * float((model.predict(x_test) == y_test).mean()), 2)
+
+
+def cells(options: argparse.Namespace) -> list[tuple[str, int, object]]:
+    """Return name, seed and maker of every cell whose data is given."""
+    made = []
+    for seed in range(options.draws):
+        for kind in "ABC":
+            if options.clothing:
+                made.append(
+                    (f"clothes {kind}", seed, lambda room, k=kind, s=seed: clothes(options.clothing, k, s, room))
+                )
+            if options.banking:
+                made.append(
+                    (f"banking77 {kind}", seed, lambda room, k=kind, s=seed: banking(options.banking, k, s, room))
+                )
+        for kind in ("worse", "aggre"):
+            for count in options.counts if options.cifar and options.cifar_n else ():
+                made.append(
+                    (
+                        f"CIFAR-10N {kind} {count:,}",
+                        seed,
+                        lambda room, k=kind, c=count, s=seed: cifar(options.cifar, options.cifar_n, k, c, s, room),
+                    )
+                )
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clothing", type=Path)
+    parser.add_argument("--banking", type=Path)
+    parser.add_argument("--cifar", type=Path)
+    parser.add_argument("--cifar-n", type=Path)
+    parser.add_argument("--counts", type=int, nargs="*", default=[2500, 10_000])
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--without-peers", action="store_true", help="only labelsieve")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    for name, seed, make in cells(options):
+        if any((row["set"], row["draw"]) == (name, seed) for row in done):
+            continue
+        with tempfile.TemporaryDirectory(dir=options.clothing.parent if options.clothing else None) as room:
+            cell = make(Path(room) / "data")
+            row = {
+                "set": name,
+                "draw": seed,
+                "samples": len(cell.true),
+                "wrong": round(float((cell.given != cell.true).mean()), 4),
+            }
+            row["labelsieve"] = train(cell)
+            row |= {} if options.without_peers else peers(cell)
+        versions = {package: version(package) for package in ("labelsieve", "torch", "numpy", "scikit-learn")}
+        row["made"] = {"commit": commit, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
+        with options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

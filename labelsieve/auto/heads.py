@@ -1,0 +1,77 @@
+"""The stage in which linear heads judge all labels by features: its files, and what it found in words.
+
+`write_judgment` writes the out-of-fold predictions (judgment.safetensors), the targets of the delivered head
+(targets.npy) and, last, a summary (summary.json).
+"""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from labelsieve.audit.guesses import Guesses
+from labelsieve.audit.quality import THRESHOLD, judge_twice
+from labelsieve.data import Labelled
+from labelsieve.features.judge import DELIVERED_STRENGTH, Judgment, judge_features
+from labelsieve.files import write_atomically
+from labelsieve.runs.data import Gathered
+from labelsieve.runs.read import JUDGMENT, TARGETS, Array
+from labelsieve.runs.spec import Experiment
+from labelsieve.text import percent
+
+SUMMARY = "summary.json"
+
+
+def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> dict[str, Any]:
+    """Judge the labels of the training set by its features, write the files into the folder, and return the summary."""
+    train = gathered.train
+    assert isinstance(train, Labelled)
+    decided = None if gathered.decided is None else gathered.decided[gathered.places.train].numpy()
+    device = "cpu" if experiment.device == "cpu" else experiment.device
+    judgment = judge_features(
+        train.images.to(device), train.labels.numpy(), train.num_classes, decided, experiment.seed
+    )
+    targets = np.full((len(gathered.whole), train.num_classes), 1 / train.num_classes, np.float32)
+    targets[gathered.places.train.numpy()] = judgment.targets()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(
+        folder / JUDGMENT, save({**_tensors("first", judgment.first), **_tensors("second", judgment.second)})
+    )
+    content = io.BytesIO()
+    np.save(content, targets)
+    write_atomically(folder / TARGETS, content.getvalue())
+    summary = _summary(judgment)
+    write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
+    return summary
+
+
+def _summary(judgment: Judgment) -> dict[str, Any]:
+    """Return what the heads found."""
+    _, quality, noise = judge_twice(judgment.first, judgment.second)
+    error = float((judgment.first.likeliest[:, 0] != judgment.first.labels).mean())
+    rate = noise.rate
+    return {
+        "samples": len(quality),
+        "strength": judgment.strength,
+        "delivered_strength": DELIVERED_STRENGTH * judgment.strength,
+        "log_likelihood": judgment.log_likelihood,
+        "held_out_error": error,
+        "noise_rate": round(rate.estimate, 3),
+        "issues": int((quality < THRESHOLD).sum()),
+        "reasons": [
+            f"noise rate: {percent(rate.estimate)} of the labels look wrong ({percent(rate.low)} to "
+            f"{percent(rate.high)}), judged by linear heads that did not learn them"
+        ],
+    }
+
+
+def _tensors(name: str, guesses: Guesses) -> dict[str, Array]:
+    """Return guesses as named tensors."""
+    return {
+        f"{name}/confidence": guesses.confidence.astype(np.float32),
+        f"{name}/likeliest": guesses.likeliest.astype(np.int32),
+        f"{name}/likelihood": guesses.likelihood.astype(np.float32),
+    }

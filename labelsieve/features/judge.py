@@ -1,0 +1,144 @@
+"""Judge labels by features: out-of-fold predictions of linear heads for every sample, in two rounds.
+
+First round: linear heads predict the labels of the fifth that they did not learn from. The strength of their
+regularisation is chosen by how well they predict held-out labels. From these predictions come the estimate of the
+noise and the probabilities of the true classes (`labelsieve.audit.posterior`).
+
+Second round: heads learn these probabilities instead of the labels, again out of fold, and predict true classes. This
+ranks wrong labels better than the first round, but its own estimate of the noise would be too low: a head that learned
+from corrected labels confirms them. The estimate therefore stays that of the first round (docs/decisions/035).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs, with_decided
+from labelsieve.audit.held_out import label_log_likelihoods
+from labelsieve.audit.posterior import calibrate, true_class_probs, unmix
+from labelsieve.errors import InputError
+from labelsieve.models.linear import fit_heads, head_logits, one_hot, standardise
+from labelsieve.runtime import generator
+
+FOLDS = 5
+STRENGTHS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)  # of the regularisation, strongest first
+SECOND_STRENGTH = 1 / 3  # of that of the first round: corrected targets are less noisy than labels
+DELIVERED_STRENGTH = 1 / 10  # likewise for the head that is delivered
+PATH_SAMPLES = 20_000  # for choosing the strength
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """Out-of-fold predictions for all samples."""
+
+    first: Guesses  # about labels
+    second: Guesses  # about true classes
+    strength: float  # regularisation of the first round
+    log_likelihood: float  # mean of the held-out labels, at the best temperature
+
+    def targets(self) -> Array:
+        """Return the probabilities of the true classes (n, K), for the head that is delivered."""
+        _, label_given = unmix(self.first)
+        return true_class_probs(calibrate(self.second, label_given), label_given)
+
+
+def judge_features(
+    features: Tensor, labels: Array, num_classes: int, decided: Array | None = None, seed: int = 0
+) -> Judgment:
+    """Predict the labels (n) of all samples out of fold from features (n, F), in two rounds.
+
+    Args:
+        decided: (n) bool: labels that a person decided on; they count as correct.
+        seed: of the division into folds.
+    """
+    _refuse_unsuitable(features, labels, num_classes)
+    x = standardise(features.float())[0]
+    given = torch.from_numpy(labels).to(x.device)
+    folds = stratified_folds(given, FOLDS, seed)
+    targets = one_hot(given, num_classes)
+    strength, log_likelihood = _best_strength(x, targets, folds, decided)
+    probs, _ = out_of_fold(x, targets, folds, strength)
+    first = _guesses(labels, probs, decided)
+    targets = torch.from_numpy(true_class_probs(*unmix(first))).to(x.device)
+    probs, _ = out_of_fold(x, targets, folds, SECOND_STRENGTH * strength)
+    return Judgment(first, _guesses(labels, probs, decided), strength, log_likelihood)
+
+
+def choose_strength(features: Tensor, labels: Tensor, num_classes: int, seed: int = 0) -> tuple[Tensor, float]:
+    """Return labels (n) as targets (n, K), and the strength of the regularisation found by cross-validation."""
+    _refuse_unsuitable(features, labels.cpu().numpy(), num_classes)
+    x = standardise(features.float())[0]
+    targets = one_hot(labels, num_classes)
+    return targets, _best_strength(x, targets, stratified_folds(labels, FOLDS, seed), None)[0]
+
+
+def fit_head(features: Tensor, targets: Tensor, strength: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean and scale (F) of the features (n, F), and a head (F + 1, K) fitted to targets (n, K)."""
+    x, mean, scale = standardise(features.float())
+    used = torch.ones(1, len(x), dtype=torch.bool, device=x.device)
+    return mean, scale, fit_heads(x, targets, used, strength)[0]
+
+
+def stratified_folds(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Return the number of the fold (n) of each sample; the samples of each label are spread over all folds."""
+    order = torch.randperm(len(labels), generator=generator(seed, "folds")).to(labels.device)
+    by_label = order[labels[order].sort(stable=True).indices]  # shuffled within each label
+    folds = torch.empty_like(labels)
+    folds[by_label] = torch.arange(len(labels), device=labels.device) % count
+    return folds
+
+
+def out_of_fold(
+    x: Tensor, targets: Tensor, folds: Tensor, strength: float, start: Tensor | None = None
+) -> tuple[Array, Tensor]:
+    """Return the probabilities (n, K) of each sample by the head that did not learn from it, and the heads."""
+    numbers = folds.unique()
+    heads = fit_heads(x, targets, folds != numbers[:, None], strength, start)
+    probs = torch.empty_like(targets)
+    for number, head in zip(numbers, heads, strict=True):
+        held = folds == number
+        probs[held] = head_logits(x[held], head[None])[:, 0].softmax(-1)
+    return probs.cpu().numpy(), heads
+
+
+def _best_strength(x: Tensor, targets: Tensor, folds: Tensor, decided: Array | None) -> tuple[float, float]:
+    """Return the strength of the regularisation and the mean log-likelihood of held-out labels that it gives.
+
+    Strengths are tried in descending order, each from the heads of the one before, until the likelihood declines. The
+    strongest within one standard error of the best is taken: weaker ones fit more wrong labels for no clear gain.
+    """
+    some = torch.arange(0, len(x), -(-len(x) // PATH_SAMPLES))
+    x, targets, folds = x[some], targets[some], folds[some]
+    labels = targets.argmax(1).cpu().numpy()
+    judged = np.ones(len(some), bool) if decided is None or decided.all() else ~decided[some.numpy()]
+    tried: list[tuple[float, float]] = []
+    best, error, heads = -np.inf, 0.0, None
+    for strength in STRENGTHS:
+        probs, heads = out_of_fold(x, targets, folds, strength, heads)
+        each = label_log_likelihoods(labels[judged], probs[judged])
+        if each.mean() < best:
+            break
+        best, error = float(each.mean()), float(each.std() / np.sqrt(len(each)))
+        tried.append((strength, best))
+    return next((strength, mean) for strength, mean in tried if mean >= best - error)
+
+
+def _guesses(labels: Array, probs: Array, decided: Array | None) -> Guesses:
+    guesses = guesses_from_probs(labels, probs)
+    return guesses if decided is None else with_decided(guesses, decided)
+
+
+def _refuse_unsuitable(features: Tensor, labels: Array, num_classes: int) -> None:
+    if features.dim() != 2 or not features.is_floating_point():
+        raise InputError(f"features must be floats of shape (samples, features), got {tuple(features.shape)}")
+    if len(features) != len(labels):
+        raise InputError(f"{len(labels):,} labels but {len(features):,} rows of features; give one each per sample")
+    if len(labels) < 2 * FOLDS or len(np.unique(labels)) < 2:
+        raise InputError(f"{len(labels):,} labels of {len(np.unique(labels))} classes are too few to judge them")
+    if num_classes <= labels.max() or labels.min() < 0:
+        raise InputError(f"labels must be 0 to {num_classes - 1}, got {labels.min()} to {labels.max()}")
+    wrong = (~features.isfinite()).any(1).nonzero()
+    if len(wrong):
+        raise InputError(f"row {int(wrong[0])} of the features has a value that is not finite; remove the sample")

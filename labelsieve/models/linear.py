@@ -1,0 +1,100 @@
+"""LinearHead: multinomial logistic regression on features, and its fit by L-BFGS, several heads at a time.
+
+The loss of a head is the mean cross-entropy to its targets plus l2 / 2 times the sum of its squared weights, on
+standardised features. It is convex: the result depends on the data alone. Targets may be probabilities.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+MAX_STEPS = 200
+TOLERANCE = 1e-4  # of the gradient, relative to the first one
+NORM_EPS = nn.BatchNorm1d(1).eps
+MEMORY = 10  # earlier steps from which L-BFGS estimates the curvature
+CHUNK = 2**25  # logits computed at a time: 128 MB
+
+
+class LinearHead(nn.Module):
+    """Standardise the features and apply a linear layer: (B, F) -> (B, K)."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        features = math.prod(shape)
+        self.norm = nn.BatchNorm1d(features, affine=False)
+        self.linear = nn.Linear(features, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.norm(x.flatten(1)))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def assign(self, mean: Tensor, scale: Tensor, head: Tensor) -> None:
+        """Set the parameters: mean and scale (F) of the features, and weights and biases (F + 1, K)."""
+        assert self.norm.running_mean is not None and self.norm.running_var is not None
+        self.norm.running_mean.copy_(mean)
+        self.norm.running_var.copy_((scale.square() - self.norm.eps).clamp(min=0))
+        self.linear.weight.copy_(head[:-1].T)
+        self.linear.bias.copy_(head[-1])
+
+
+def standardise(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features (n, F) with mean 0 and deviation 1 per column, and the mean and scale (F); constants become 0."""
+    variance, mean = torch.var_mean(features, 0, correction=0)
+    constant = variance <= (1e-6 * mean).square()
+    scale = torch.where(constant, torch.inf, (variance + NORM_EPS).sqrt())
+    return (features - mean) / scale, mean, scale
+
+
+def fit_heads(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor | None = None) -> Tensor:
+    """Fit S heads to the same samples, each to those that it uses.
+
+    Args:
+        x: (n, F) standardised features.
+        targets: (n, K) probabilities of the classes, or (n, S, K) if they differ between the heads.
+        used: (S, n) bool: samples that each head is fitted to.
+        l2: strength of the regularisation.
+        start: (S, F + 1, K) heads to start from.
+
+    Returns:
+        (S, F + 1, K) weights, and biases in the last row.
+    """
+    heads = x.new_zeros(len(used), x.shape[1] + 1, targets.shape[-1]) if start is None else start.clone()
+    share = (used / used.sum(1, keepdim=True)).T  # (n, S)
+    targets = targets if targets.dim() == 3 else targets.unsqueeze(1)
+    heads.requires_grad_(True)
+    first: list[float] = []
+    solver = torch.optim.LBFGS(
+        [heads], max_iter=MAX_STEPS, history_size=MEMORY, line_search_fn="strong_wolfe", tolerance_change=0.0
+    )
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        total = l2 / 2 * heads[:, :-1].square().sum()
+        total.backward()
+        for rows in torch.arange(len(x)).split(max(1, CHUNK // heads[:, 0].numel())):
+            cut = slice(int(rows[0]), int(rows[-1]) + 1)
+            log_probs = head_logits(x[cut], heads).log_softmax(-1)
+            part = -(share[cut, :, None] * targets[cut] * log_probs).sum()
+            part.backward()
+            total = total.detach() + part.detach()
+        assert heads.grad is not None
+        first.append(float(heads.grad.abs().max()))
+        if len(first) == 1:
+            solver.param_groups[0]["tolerance_grad"] = TOLERANCE * first[0]
+        return total
+
+    solver.step(loss)
+    return heads.detach()
+
+
+def head_logits(x: Tensor, heads: Tensor) -> Tensor:
+    """Return the logits (n, S, K) of S heads for standardised features (n, F), in one matrix product."""
+    count, rows, classes = heads.shape
+    weights = heads[:, :-1].permute(1, 0, 2).reshape(rows - 1, count * classes)
+    return (x @ weights).view(len(x), count, classes) + heads[:, -1]
+
+
+def one_hot(labels: Tensor, num_classes: int) -> Tensor:
+    """Return labels (n) as targets (n, K)."""
+    return nn.functional.one_hot(labels.long(), num_classes).float()

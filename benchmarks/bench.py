@@ -63,6 +63,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--side", default="2,4,6", help="numbers of runs side by side on a GPU")
     parser.add_argument("--methods", default="all", help="methods whose steps are timed; empty for none")
     parser.add_argument("--epochs", type=int, default=3, help="timed epochs of each row")
+    parser.add_argument("--fused-only", action="store_true", help="time no other training loops than the fastest")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
     parser.add_argument("--precision", help="fp32 or bf16 (default: what the device supports)")
     parser.add_argument("--out", type=Path, default=RECORD, help="file for the figures")
@@ -84,7 +85,7 @@ def measure(options: argparse.Namespace) -> None:
     show = Console(width=None if os.isatty(1) else 110).print
     result["floor"] = hardware_floor(bench, precision)
     floor = max(result["floor"]["seconds_by_bytes"], result["floor"]["seconds_by_arithmetic"])
-    rows = epoch_times(bench, precision, side, options.epochs)
+    rows = epoch_times(bench, precision, side, options.epochs, options.fused_only)
     result["epochs"] = [asdict(row) for row in rows]
     save(options.out, result)
     show(epochs_table(rows, len(bench.train), floor))
@@ -108,6 +109,8 @@ def checked(options: argparse.Namespace) -> tuple[tuple[int, ...], list[str]]:
     for name in methods:
         if name not in METHODS:
             raise InputError(f"unknown method {name!r}: {nearest(name, METHODS)}")
+    if options.fused_only and options.device == "cpu":
+        raise InputError("--fused-only needs a GPU")
     if options.epochs < 1 or options.batch < 2 or any(number < 1 for number in side):
         raise InputError("--epochs and --side must be at least 1 and --batch at least 2")
     refuse_others(options.out, "{")
@@ -291,19 +294,21 @@ def pass_warm_up(method: Method, train: Labelled) -> None:
     method.start_epoch(1)
 
 
-def epoch_times(bench: Bench, precision: str, side: tuple[int, ...], epochs: int) -> list[Row]:
+def epoch_times(bench: Bench, precision: str, side: tuple[int, ...], epochs: int, fused_only: bool) -> list[Row]:
     """Time whole epochs: the plain loop first, then eager steps; on a GPU also recorded steps and runs side by side."""
-    rows = [bench.plain(SLOW_SHARE, 2), bench.engine("eager, fp32", SLOW_SHARE, 2, fused=False, recorded=False)]
+    settings = {"precision": precision}
+    rows = []
+    if not fused_only:
+        rows = [bench.plain(SLOW_SHARE, 2), bench.engine("eager, fp32", SLOW_SHARE, 2, fused=False, recorded=False)]
     if bench.device.type != "cuda":
         return rows
-    settings = {"precision": precision}
-    return [
-        *rows,
-        bench.engine(f"eager, {precision}", SLOW_SHARE, 2, fused=False, recorded=False, **settings),
-        bench.engine(f"recorded, {precision}, plain layers", 1.0, epochs, fused=False, **settings),
-        bench.engine(f"recorded, {precision}", 1.0, epochs, fused=True, **settings),
-        *(bench.side_by_side(runs, epochs, **settings) for runs in side),
-    ]
+    if not fused_only:
+        rows += [
+            bench.engine(f"eager, {precision}", SLOW_SHARE, 2, fused=False, recorded=False, **settings),
+            bench.engine(f"recorded, {precision}, plain layers", 1.0, epochs, fused=False, **settings),
+        ]
+    rows.append(bench.engine(f"recorded, {precision}", 1.0, epochs, fused=True, **settings))
+    return rows + [bench.side_by_side(runs, epochs, **settings) for runs in side]
 
 
 def step_times(bench: Bench, methods: list[str], settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -478,7 +483,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def epochs_table(rows: list[Row], images: int, floor: float) -> Table:
-    table = Table("mentornet-prop", "s / epoch", "spread", "images / s", "x plain", "x floor", "measured on")
+    table = Table("mentornet-prop", "s / epoch", "spread", "images / s", "x first", "x floor", "measured on")
     for r in rows:
         numbers = [f"{r.seconds:.3f}", f"{r.spread:.3f}", f"{images / r.seconds:,.0f}"]
         ratios = [f"{rows[0].seconds / r.seconds:.1f}", f"{r.seconds / floor:.1f}"]

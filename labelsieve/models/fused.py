@@ -12,13 +12,14 @@ separately, these operations move far more bytes than the convolution needs. The
 * **The gradient of batch-norm once per channel.** With x̂ = (x - mean) / deviation, n pixels, and d_i the gradient at
   the normalised and scaled input of layer i (0 where its ReLU is 0), autograd computes for every reader i of a channel
       dx_i = (gamma_i * d_i - gamma_i * Σ d_i / n - x̂ * gamma_i * Σ(d_i x̂) / n) / deviation
-  x̂ is equal for all readers, so only G = Σ_i gamma_i d_i is stored per pixel, and S = Σ_i gamma_i Σ d_i and
-  T = Σ_i gamma_i Σ(d_i x̂) per channel; after all readers, dx = (G - S / n - x̂ T / n) / deviation.
+  x̂ is equal for all readers, so only G = Σ_i gamma_i d_i / deviation is stored per pixel, and S = Σ_i gamma_i Σ d_i
+  and T = Σ_i gamma_i Σ(d_i x̂) per channel; after all readers, dx = G - (S / n + x̂ T / n) / deviation.
 * **Each pixel is normalised three times, not nine**: a tile contains full rows of the image; it is loaded once per row
-  of the 3x3 kernel and multiplied with the weights of the three taps in that row, and the sums are shifted sideways at
-  the end.
+  of the 3x3 kernel and multiplied with the weights of the three taps in that row at once, and the sums are shifted
+  sideways at the end.
 * **Both gradients of a convolution in one pass**: a tile of the buffer is read once; its nine shifted output gradients
-  are loaded as 9 x 16 columns and used for both d = Σ dz W and dW = Σ a dz.
+  are loaded as 9 x 16 columns and used for both d = Σ dz W and dW = Σ a dz. Images have a border of zeros in dz.
+* **The next tile is loaded while the current one is used**: few programs fit on a multiprocessor at a time.
 * Sums over pixels are written per program and added in a fixed order, so results are reproducible.
 * The dropout mask is a hash of (seed, pixel, channel), recomputed in the backward pass instead of stored.
 
@@ -45,7 +46,8 @@ SLOT = 16  # columns for the new channels of a layer: the smallest width of a ma
 LARGEST = 2**31  # elements of a buffer, because addresses have 32 bits
 LARGEST_TRANSITION = 256  # channels
 SMALLEST_TILE = 64  # pixels
-PROGRAMS = 264  # of a kernel that loops over pixels: two per multiprocessor of an H200
+GRADIENT_TILE = 256  # pixels of a program that computes a gradient at the output of a convolution
+PROGRAMS = 264  # with 4 warps of a kernel that loops over pixels: two per multiprocessor of an H200
 EPSILON = 1e-5  # of batch-norm
 
 
@@ -54,42 +56,46 @@ EPSILON = 1e-5  # of batch-norm
 
 def _conv_sizes(pixels: int, channels: int) -> dict[str, int]:
     """Return the launch settings of conv_forward."""
-    columns = min(64 if pixels <= 32768 else 32, triton.next_power_of_2(channels))
-    return {"BM": SMALLEST_TILE if pixels <= 16384 else 128, "BK": columns, "num_warps": 4, "num_stages": 1}
+    few = pixels <= 16384
+    columns = min(64 if few else 32, triton.next_power_of_2(channels))
+    return {"BM": SMALLEST_TILE if few else 128, "BK": columns, "num_warps": 4, "num_stages": 1}
 
 
 def _transition_sizes() -> dict[str, int]:
     """Return the launch settings of transition_forward."""
-    return {"BM": 32, "BK": 32, "BN": 128, "num_warps": 4, "num_stages": 3}
+    return {"BM": 128, "BK": 32, "BN": 64, "num_warps": 4, "num_stages": 1}
 
 
-def _backward_sizes(channels: int, conv: bool) -> dict[str, int]:
+def _backward_sizes(pixels: int) -> dict[str, int]:
     """Return the launch settings of backward."""
-    if channels <= 32:
-        return {"BM": 128, "CK": triton.next_power_of_2(channels), "num_warps": 4, "num_stages": 1}
-    return {"BM": 32, "CK": 64, "num_warps": 4, "num_stages": 1 if conv else 3}
+    wide = pixels <= 16384
+    return {"BM": 32, "CK": 128 if wide else 64, "num_warps": 8 if wide else 4, "num_stages": 1}
 
 
 # ---- kernels -------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _hashed(place, seed):
-    """Return a 32-bit hash of a position and a 64-bit seed (two rounds of a multiply-shift hash)."""
-    x = place.to(tl.uint32) ^ (seed & 0xFFFFFFFF).to(tl.uint32)
-    for half in tl.static_range(2):
-        x = (x ^ (x >> 16)) * 0x21F0AAAD
-        x = (x ^ (x >> 15)) * 0x735A2D97
-        x = x ^ (x >> 15)
-        if half == 0:
-            x = x ^ ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    return x
+def _mixed(x, key):
+    """Return a multiply-shift hash of 32 bits; the key enters between its two multiplications."""
+    x = (x ^ (x >> 16)) * 0x21F0AAAD
+    x = (x ^ (x >> 15) ^ key) * 0x735A2D97
+    return x ^ (x >> 15)
 
 
 @triton.jit
-def _kept_by_dropout(place, seeds, layer, rate):
-    """Return whether the element at this position is kept."""
-    return (_hashed(place, tl.load(seeds + layer)) >> 8).to(tl.float32) >= rate * 16777216.0  # 24 bits are exact
+def _hashed(place, seed):
+    """Return a 32-bit hash of a position and a 64-bit seed, whose halves are hashed once per program."""
+    low = _mixed((seed & 0xFFFFFFFF).to(tl.uint32), 0)
+    high = _mixed(((seed >> 32) & 0xFFFFFFFF).to(tl.uint32) ^ low, 0)
+    return _mixed(place.to(tl.uint32) ^ low, high)
+
+
+@triton.jit
+def _dropout_factor(place, seeds, layer, rate):
+    """Return 1 / (1 - rate) for elements that are kept, else 0."""
+    keep = (_hashed(place, tl.load(seeds + layer)) >> 8).to(tl.float32) >= rate * 16777216.0  # 24 bits are exact
+    return tl.where(keep, 1 / (1 - rate), 0.0)
 
 
 @triton.jit
@@ -100,47 +106,64 @@ def _scale_and_shift(gamma, beta, mean, rstd, c, inside):
 
 
 @triton.jit
+def _conv_tile(
+    x, w, gamma, beta, mean, rstd, step, p, live, row, x_stride, channels,
+    NORM: tl.constexpr, SLOT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Load the inputs of a step of conv_forward: x in the row above, at or below p, weights of 3 taps, scale, shift."""
+    down = step % 3 - 1
+    c = step // 3 * BK + tl.arange(0, BK)
+    inside = c < channels
+    there = (live & (row + down >= 0) & (row + down < HEIGHT))[:, None] & inside[None, :]
+    outside = float("nan") if NORM else 0.0  # max(0, NaN) is 0: the value of pixels outside the image after ReLU
+    a = tl.load(x + (p + down * WIDTH)[:, None] * x_stride + c[None, :], mask=there, other=outside)
+    o = tl.arange(0, 4 * SLOT)  # three taps and one without weights, because widths are powers of two
+    place = ((step % 3 * 3 + o // SLOT)[None, :] * channels + c[:, None]) * SLOT + (o % SLOT)[None, :]
+    weights = tl.load(w + place, mask=inside[:, None] & (o < 3 * SLOT)[None, :], other=0.0)
+    scale = tl.zeros((BK,), tl.float32)
+    shift = scale
+    if NORM:
+        scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
+    return a, weights, scale, shift
+
+
+@triton.jit(do_not_specialize=["layer"])
 def _conv_forward(
-    x, y, w, gamma, beta, mean, rstd, partial, seeds, layer, rate,
-    pixels, height, width, x_stride, y_stride, channels,
-    NORM: tl.constexpr, DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    x, y, w, gamma, beta, mean, rstd, partial, seeds, layer, rate, pixels, x_stride, y_stride, channels,
+    NORM: tl.constexpr, DROP: tl.constexpr, SLOT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Compute y (pixels, 16) = dropout(conv3x3(relu(norm(x (pixels, channels))))) and its sums over the tile."""
     p = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.arange(0, SLOT)
     live = p < pixels
-    row = (p // width) % height
-    column = p % width
-    # y at q is the sum of left at q - 1, middle at q and right at q + 1: products of each tap with the pixel itself
-    left = tl.zeros((BM, SLOT), tl.float32)
-    middle = tl.zeros((BM, SLOT), tl.float32)
-    right = tl.zeros((BM, SLOT), tl.float32)
-    for first in range(0, channels, BK):
-        c = first + tl.arange(0, BK)
-        inside = c < channels
+    row = (p // WIDTH) % HEIGHT
+    column = p % WIDTH
+    # columns of sums: products of the left, middle and right tap with the pixel itself, summed over the rows of taps
+    sums = tl.zeros((BM, 4 * SLOT), tl.float32)
+    steps = 3 * tl.cdiv(channels, BK)
+    next_a, next_w, next_scale, next_shift = _conv_tile(
+        x, w, gamma, beta, mean, rstd, 0, p, live, row, x_stride, channels, NORM, SLOT, HEIGHT, WIDTH, BK
+    )  # fmt: skip
+    for step in range(steps):
+        a, weights, scale, shift = next_a, next_w, next_scale, next_shift
+        next_a, next_w, next_scale, next_shift = _conv_tile(
+            x, w, gamma, beta, mean, rstd, tl.minimum(step + 1, steps - 1), p, live, row, x_stride, channels,
+            NORM, SLOT, HEIGHT, WIDTH, BK,
+        )  # fmt: skip
         if NORM:
-            scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
-        for tap in tl.static_range(0, 9, 3):
-            down = tap // 3 - 1
-            inner = live & (row + down >= 0) & (row + down < height)
-            there = inner[:, None] & inside[None, :]
-            a = tl.load(x + (p + down * width)[:, None] * x_stride + c[None, :], mask=there, other=0.0)
-            place = w + (tap * channels + c)[:, None] * SLOT + o[None, :]
-            w0 = tl.load(place, mask=inside[:, None], other=0.0)
-            w1 = tl.load(place + channels * SLOT, mask=inside[:, None], other=0.0)
-            w2 = tl.load(place + 2 * channels * SLOT, mask=inside[:, None], other=0.0)
-            if NORM:
-                a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0)
-                a = tl.where(inner[:, None], a, 0.0).to(w0.dtype)
-            left = tl.dot(a, w0, left, input_precision="ieee")
-            middle = tl.dot(a, w1, middle, input_precision="ieee")
-            right = tl.dot(a, w2, right, input_precision="ieee")
+            a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(weights.dtype)
+        sums = tl.dot(a, weights, sums, input_precision="ieee")
+    # y at q is the sum of left at q - 1, middle at q and right at q + 1
+    even, odd = tl.split(tl.permute(tl.reshape(sums, (BM, 2, 2, SLOT)), (0, 3, 1, 2)))
+    left, right = tl.split(even)
+    middle, _ = tl.split(odd)
     here = tl.arange(0, BM)[:, None] + tl.zeros((BM, SLOT), tl.int32)  # a tile contains full rows of the image
     before = tl.gather(left, tl.maximum(here - 1, 0), 0)
     after = tl.gather(right, tl.minimum(here + 1, BM - 1), 0)
-    total = middle + tl.where((column > 0)[:, None], before, 0.0) + tl.where((column < width - 1)[:, None], after, 0.0)
+    total = middle + tl.where((column > 0)[:, None], before, 0.0) + tl.where((column < WIDTH - 1)[:, None], after, 0.0)
     if DROP:
-        total = tl.where(_kept_by_dropout(p[:, None] * SLOT + o[None, :], seeds, layer, rate), total / (1 - rate), 0.0)
+        total *= _dropout_factor(p[:, None] * SLOT + o[None, :], seeds, layer, rate)
     new = total.to(y.dtype.element_ty)
     tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
     new = new.to(tl.float32)  # 0 in rows that are not live
@@ -149,39 +172,46 @@ def _conv_forward(
 
 
 @triton.jit
+def _transition_tile(x, w, first, p, o, live, wanted, x_stride, channels, outputs, BK: tl.constexpr):
+    """Load the inputs of a step of transition_forward."""
+    c = first + tl.arange(0, BK)
+    inside = c < channels
+    a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+    return a, tl.load(w + c[:, None] * outputs + o[None, :], mask=inside[:, None] & wanted[None, :], other=0.0)
+
+
+@triton.jit(do_not_specialize=["layer"])
 def _transition_forward(
-    x, y, u, w, gamma, beta, mean, rstd, partial, seeds, layer, rate,
-    pooled, height, width, x_stride, y_stride, channels, outputs,
-    DROP: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    x, y, u, w, gamma, beta, mean, rstd, partial, seeds, layer, rate, pixels, x_stride, y_stride, channels, outputs,
+    DROP: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Compute u = dropout(relu(conv1x1(relu(norm(x))))) and y, the 2x2 average of u; height and width are y's."""
-    q = tl.program_id(0) * BM + tl.arange(0, BM)  # pixels of y
+    """Compute u = dropout(relu(conv1x1(relu(norm(x))))) and y, the 2x2 average of u."""
+    # The pixels of a 2x2 window are 8 and BM / 2 rows of the tile apart: the registers of one thread.
+    m = tl.arange(0, BM)
+    q = tl.program_id(0) * (BM // 4) + m // 16 % (BM // 32) * 8 + m % 8  # pixel of y
+    p = q // (WIDTH // 2) * (2 * WIDTH) + q % (WIDTH // 2) * 2 + m // (BM // 2) * WIDTH + m // 8 % 2  # pixel of x
     o = tl.program_id(1) * BN + tl.arange(0, BN)
-    live = q < pooled
+    live = p < pixels
     wanted = o < outputs
-    written = live[:, None] & wanted[None, :]
-    corner = (q // width) * (4 * width) + (q % width) * 2  # pixel of x: rows of x are 2 * width long
-    mean_u = tl.zeros((BM, BN), tl.float32)
-    for part in tl.static_range(4):
-        p = corner + (part // 2) * (2 * width) + part % 2
-        total = tl.zeros((BM, BN), tl.float32)
-        for first in range(0, channels, BK):
-            c = first + tl.arange(0, BK)
-            inside = c < channels
-            there = live[:, None] & inside[None, :]
-            a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=there, other=0.0)
-            weights = tl.load(w + c[:, None] * outputs + o[None, :], mask=inside[:, None] & wanted[None, :], other=0.0)
-            scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
-            a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(weights.dtype)
-            total = tl.dot(a, weights, total, input_precision="ieee")
-        new = tl.maximum(total, 0.0)
-        if DROP:
-            place = p[:, None] * outputs + o[None, :]
-            new = tl.where(_kept_by_dropout(place, seeds, layer, rate), new / (1 - rate), 0.0)
-        new = new.to(u.dtype.element_ty)
-        tl.store(u + p[:, None] * outputs + o[None, :], new, mask=written)
-        mean_u += new.to(tl.float32) * 0.25
-    result = mean_u.to(y.dtype.element_ty)
+    total = tl.zeros((BM, BN), tl.float32)
+    next_a, next_w = _transition_tile(x, w, 0, p, o, live, wanted, x_stride, channels, outputs, BK)
+    for first in range(0, channels, BK):
+        a, weights = next_a, next_w
+        next_a, next_w = _transition_tile(x, w, first + BK, p, o, live, wanted, x_stride, channels, outputs, BK)
+        c = first + tl.arange(0, BK)
+        scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, c < channels)
+        a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(weights.dtype)
+        total = tl.dot(a, weights, total, input_precision="ieee")
+    new = tl.maximum(total, 0.0)
+    place = p[:, None] * outputs + o[None, :]
+    if DROP:
+        new *= _dropout_factor(place, seeds, layer, rate)
+    new = new.to(u.dtype.element_ty)
+    tl.store(u + place, new, mask=live[:, None] & wanted[None, :])
+    windows = tl.reshape(new.to(tl.float32), (2, BM // 32, 2, 8, BN))
+    result = tl.reshape(tl.sum(tl.sum(windows, 2), 0) * 0.25, (BM // 4, BN)).to(y.dtype.element_ty)
+    q = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
+    written = (q < pixels // 4)[:, None] & wanted[None, :]
     tl.store(y + q[:, None] * y_stride + o[None, :], result, mask=written)
     result = tl.where(written, result.to(tl.float32), 0.0)
     place = partial + tl.program_id(0) * 2 * outputs + o
@@ -228,97 +258,122 @@ def _head_forward(
 
 @triton.jit
 def _gradient_tile(
-    dz, p, live, row, column, height, width, outputs, first,
-    CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr,
+    dz, u, p, live, outputs, first,
+    CONV: tl.constexpr, SLOT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Load the output gradients that depend on pixel p: 16 columns per tap of a convolution, else those at p."""
+    """Load the output gradients that depend on p: 16 columns per tap of a convolution, or those of a transition."""
     o = first + tl.arange(0, COLUMNS)
-    if CONV:  # y at p - (down, right) depends on x at p
-        down = (o // SLOT) // 3 - 1
-        right = (o // SLOT) % 3 - 1
-        y_row = row[:, None] - down[None, :]
-        y_column = column[:, None] - right[None, :]
-        there = live[:, None] & (y_row >= 0) & (y_row < height) & (y_column >= 0) & (y_column < width)
-        place = (p[:, None] - (down * width + right)[None, :]) * SLOT + (o % SLOT)[None, :]
-    else:
+    line = p // WIDTH
+    if CONV:  # y at p - (down, right) depends on x at p; around each image there is a border of zeros
+        tap = o // SLOT
+        start = ((line + 2 * (line // HEIGHT) + 1) * (WIDTH + 2) + p % WIDTH + 1) * SLOT
+        place = start[:, None] + (o % SLOT - ((tap // 3 - 1) * (WIDTH + 2) + tap % 3 - 1) * SLOT)[None, :]
+        z = tl.load(dz + place, mask=live[:, None], other=0.0)
+    else:  # u is 0 where ReLU or dropout are; four pixels share the gradient of their average
         there = live[:, None] & (o < outputs)[None, :]
-        place = p[:, None] * outputs + o[None, :]
-    return tl.load(dz + place, mask=there, other=0.0)
+        pooled = line // 2 * (WIDTH // 2) + p % WIDTH // 2
+        z = tl.load(dz + pooled[:, None] * outputs + o[None, :], mask=there, other=0.0)
+        passed = tl.load(u + p[:, None] * outputs + o[None, :], mask=there, other=0.0) > 0
+        z = tl.where(passed, z, 0.0)
+    return z
 
 
 @triton.jit
 def _weight_tile(w, c, inside, channels, outputs, first, CONV: tl.constexpr, SLOT: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load the weights as (gradient columns, columns c)."""
+    """Load the weights as (columns c, gradient columns)."""
     o = first + tl.arange(0, COLUMNS)
     if CONV:
-        place = ((o // SLOT)[:, None] * channels + c[None, :]) * SLOT + (o % SLOT)[:, None]
-        return tl.load(w + place, mask=inside[None, :], other=0.0)
-    return tl.load(w + c[None, :] * outputs + o[:, None], mask=(o < outputs)[:, None] & inside[None, :], other=0.0)
+        place = ((o // SLOT)[None, :] * channels + c[:, None]) * SLOT + (o % SLOT)[None, :]
+        return tl.load(w + place, mask=inside[:, None], other=0.0)
+    return tl.load(w + c[:, None] * outputs + o[None, :], mask=inside[:, None] & (o < outputs)[None, :], other=0.0)
+
+
+@triton.jit
+def _backward_tile(
+    x, g, dz, u, tile, c, inside, pixels, x_stride, outputs,
+    CONV: tl.constexpr, ADD: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr, SLOT: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Load the inputs of a step of backward: x, the gradients in two tiles, and G."""
+    p = tile * BM + tl.arange(0, BM)
+    live = p < pixels
+    place = p[:, None] * x_stride + c[None, :]
+    there = live[:, None] & inside[None, :]
+    a = tl.load(x + place, mask=there, other=0.0)
+    z_most = _gradient_tile(dz, u, p, live, outputs, 0, CONV, SLOT, HEIGHT, WIDTH, MOST)
+    z_rest = z_most
+    if REST > 0:
+        z_rest = _gradient_tile(dz, u, p, live, outputs, MOST, CONV, SLOT, HEIGHT, WIDTH, REST)
+    before = a
+    if ADD:
+        before = tl.load(g + place, mask=there, other=0.0)
+    return a, z_most, z_rest, before
 
 
 @triton.jit
 def _backward(
-    x, g, dz, w, gamma, beta, mean, rstd, dw, sums,
-    pixels, height, width, x_stride, channels, outputs, padded,
+    x, g, dz, u, w, gamma, beta, mean, rstd, dw, sums, pixels, x_stride, channels, outputs, padded,
     NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr,
-    SLOT: tl.constexpr, BM: tl.constexpr, CK: tl.constexpr,
+    SLOT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
-    """Compute from dz: G (or G +=) gamma * d and, per program, the weight gradients and the sums of d and d * x̂.
+    """Compute from dz: G (or G +=) scale * d and, per program, the weight gradients and the sums of d and d * x̂.
 
-    The gradient columns are split into a tile of MOST columns and, unless 0, one of REST.
+    The gradient columns are split into a tile of MOST columns and, unless 0, one of REST. Products have the channels as
+    rows: a thread then needs scale and shift of two channels only, and a is an operand without leaving registers.
     """
     c = tl.program_id(1) * CK + tl.arange(0, CK)
     inside = c < channels
     if NORM:
         scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
-        factor = tl.load(gamma + c, mask=inside, other=0.0)
-        center = tl.load(mean + c, mask=inside, other=0.0)
-        inverse = tl.load(rstd + c, mask=inside, other=0.0)
         w_most = _weight_tile(w, c, inside, channels, outputs, 0, CONV, SLOT, MOST)
         if REST > 0:
             w_rest = _weight_tile(w, c, inside, channels, outputs, MOST, CONV, SLOT, REST)
     dw_most = tl.zeros((CK, MOST), tl.float32)
     if REST > 0:
         dw_rest = tl.zeros((CK, REST), tl.float32)
-    plain = tl.zeros((CK,), tl.float32)
-    normal = tl.zeros((CK,), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(pixels, BM), tl.num_programs(0)):
-        p = tile * BM + tl.arange(0, BM)
-        live = p < pixels
-        row = (p // width) % height
-        column = p % width
-        there = live[:, None] & inside[None, :]
-        a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=there, other=0.0)
-        z_most = _gradient_tile(dz, p, live, row, column, height, width, outputs, 0, CONV, SLOT, MOST)
-        if REST > 0:
-            z_rest = _gradient_tile(dz, p, live, row, column, height, width, outputs, MOST, CONV, SLOT, REST)
+    plain = tl.zeros((CK,), tl.float32)  # sum of d
+    scaled = tl.zeros((CK,), tl.float32)  # sum of d * x
+    tiles = tl.cdiv(pixels, BM)
+    next_a, next_most, next_rest, next_g = _backward_tile(
+        x, g, dz, u, tl.program_id(0), c, inside, pixels, x_stride, outputs,
+        CONV, ADD, MOST, REST, SLOT, HEIGHT, WIDTH, BM,
+    )  # fmt: skip
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        a, z_most, z_rest, total = next_a, next_most, next_rest, next_g
+        next_a, next_most, next_rest, next_g = _backward_tile(
+            x, g, dz, u, tl.minimum(tile + tl.num_programs(0), tiles - 1), c, inside, pixels, x_stride, outputs,
+            CONV, ADD, MOST, REST, SLOT, HEIGHT, WIDTH, BM,
+        )  # fmt: skip
+        a = tl.trans(a)
         if NORM:
             full = a.to(tl.float32)
-            before = full * scale[None, :] + shift[None, :]
-            a = tl.where(live[:, None], tl.maximum(before, 0.0), 0.0).to(a.dtype)
-            d = tl.dot(z_most, w_most, input_precision="ieee")
+            active = full * scale[:, None] + shift[:, None]
+            a = tl.maximum(active, 0.0).to(a.dtype)
+            d = tl.dot(w_most, tl.trans(z_most), input_precision="ieee")
             if REST > 0:
-                d = tl.dot(z_rest, w_rest, d, input_precision="ieee")
-            d = tl.where(before > 0, d, 0.0)
-            plain += tl.sum(d, 0)
-            normal += tl.sum(d * (full - center[None, :]) * inverse[None, :], 0)
-            place = g + p[:, None] * x_stride + c[None, :]
-            d = d * factor[None, :]
+                d = tl.dot(w_rest, tl.trans(z_rest), d, input_precision="ieee")
+            d = tl.where(active > 0, d, 0.0)
+            plain += tl.sum(d, 1)
+            scaled += tl.sum(d * full, 1)
+            d *= scale[:, None]
             if ADD:
-                d += tl.load(place, mask=there, other=0.0).to(tl.float32)
-            tl.store(place, d.to(g.dtype.element_ty), mask=there)
-        across = tl.trans(a)
-        dw_most = tl.dot(across, z_most, dw_most, input_precision="ieee")
+                d += tl.trans(total).to(tl.float32)
+            p = tile * BM + tl.arange(0, BM)
+            there = (p < pixels)[:, None] & inside[None, :]
+            tl.store(g + p[:, None] * x_stride + c[None, :], tl.trans(d.to(g.dtype.element_ty)), mask=there)
+        dw_most = tl.dot(a, z_most, dw_most, input_precision="ieee")
         if REST > 0:
-            dw_rest = tl.dot(across, z_rest, dw_rest, input_precision="ieee")
+            dw_rest = tl.dot(a, z_rest, dw_rest, input_precision="ieee")
     # dw (programs, padded, MOST + REST), sums (programs, 2, padded)
     place = dw + (tl.program_id(0) * padded + c[:, None]) * (MOST + REST)
-    tl.store(place + tl.arange(0, MOST)[None, :], dw_most)
+    tl.store(place + tl.arange(0, MOST)[None, :], dw_most, mask=inside[:, None])
     if REST > 0:
-        tl.store(place + MOST + tl.arange(0, REST)[None, :], dw_rest)
+        tl.store(place + MOST + tl.arange(0, REST)[None, :], dw_rest, mask=inside[:, None])
     if NORM:
+        center = tl.load(mean + c, mask=inside, other=0.0)
+        inverse = tl.load(rstd + c, mask=inside, other=0.0)
         tl.store(sums + tl.program_id(0) * 2 * padded + c, plain)
-        tl.store(sums + tl.program_id(0) * 2 * padded + padded + c, normal)
+        tl.store(sums + tl.program_id(0) * 2 * padded + padded + c, (scaled - center * plain) * inverse)
 
 
 @triton.jit
@@ -326,11 +381,10 @@ def _head_backward(
     x, g, dy, gamma, beta, mean, rstd, sums, pixels, area, x_stride, channels, padded,
     BM: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
-    """Compute G = gamma * d of the average over an image and, per program, the sums of d and d * x̂."""
+    """Compute G = scale * d of the average over an image and, per program, the sums of d and d * x̂."""
     c = tl.program_id(1) * CK + tl.arange(0, CK)
     inside = c < channels
     scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
-    factor = tl.load(gamma + c, mask=inside, other=0.0)
     center = tl.load(mean + c, mask=inside, other=0.0)
     inverse = tl.load(rstd + c, mask=inside, other=0.0)
     plain = tl.zeros((CK,), tl.float32)
@@ -343,27 +397,75 @@ def _head_backward(
         d = tl.where(full * scale[None, :] + shift[None, :] > 0, d, 0.0)
         plain += tl.sum(d, 0)
         normal += tl.sum(d * (full - center[None, :]) * inverse[None, :], 0)
-        tl.store(g + p[:, None] * x_stride + c[None, :], (d * factor[None, :]).to(g.dtype.element_ty), mask=there)
+        tl.store(g + p[:, None] * x_stride + c[None, :], (d * scale[None, :]).to(g.dtype.element_ty), mask=there)
     tl.store(sums + tl.program_id(0) * 2 * padded + c, plain)
     tl.store(sums + tl.program_id(0) * 2 * padded + padded + c, normal)
 
 
 @triton.jit
+def _sums_of(sums, count, c, padded, SLOT: tl.constexpr, ROWS: tl.constexpr):
+    """Return the sums of d and d * x̂ of 16 columns over all programs of a backward kernel."""
+    r = tl.arange(0, ROWS)
+    plain = tl.zeros((ROWS, SLOT), tl.float32)
+    normal = tl.zeros((ROWS, SLOT), tl.float32)
+    for first in range(0, count, ROWS):
+        place = sums + (first + r)[:, None] * 2 * padded + c[None, :]
+        plain += tl.load(place, mask=(first + r < count)[:, None], other=0.0)
+        normal += tl.load(place + padded, mask=(first + r < count)[:, None], other=0.0)
+    return tl.sum(plain, 0), tl.sum(normal, 0)
+
+
+@triton.jit
+def _input_gradient(x, g, mean, rstd, s, t, place, there, pixels):
+    """Return dx = G - (S / n + x̂ T / n) / deviation at these addresses, from the statistics of their columns."""
+    x_hat = (tl.load(x + place, mask=there, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
+    rest = (s[None, :] + x_hat * t[None, :]) * (rstd[None, :] / pixels)
+    return tl.load(g + place, mask=there, other=0.0).to(tl.float32) - rest
+
+
+@triton.jit(do_not_specialize=["layer"])
 def _add_up(
     dw, sums, count, gamma, dweight, dgamma, dbeta, s, t, channels, outputs, padded, columns,
-    WEIGHT: tl.constexpr, NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr,
-    SLOT: tl.constexpr, ROWS: tl.constexpr,
+    x, g, mean, rstd, dz, seeds, layer, rate, pixels, x_stride,
+    WEIGHT: tl.constexpr, NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, NEXT: tl.constexpr,
+    DROP: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    SLOT: tl.constexpr, ROWS: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """Add the sums of all programs of a backward kernel in a fixed order, 16 elements per program.
 
-    The first programs compute the gradients of the weights, the last ones those of gamma and beta and their terms of S
-    and T.
+    With NEXT, all readers of the first 16 columns are done: the first programs compute the gradient at the output of
+    the convolution that wrote them, dz (images, height + 2, width + 2, 16) with a border of zeros. The next programs
+    compute the gradients of the weights, the last ones those of gamma and beta and their terms of S and T.
     """
-    number = tl.program_id(0)
+    gradients = tl.cdiv(pixels // (HEIGHT * WIDTH) * (HEIGHT + 2) * (WIDTH + 2), BM) if NEXT else 0
+    number = tl.program_id(0) - gradients
     weights = channels * columns // SLOT if WEIGHT else 0
-    r = tl.arange(0, ROWS)
-    if number < weights:
-        e = number * SLOT + tl.arange(0, SLOT)  # element of (channels, columns)
+    o = tl.arange(0, SLOT)
+    if number < 0:
+        of_beta, of_gamma = _sums_of(sums, count, o, padded, SLOT, ROWS)
+        factor = tl.load(gamma + o)
+        of_beta *= factor
+        of_gamma *= factor
+        if ADD:
+            of_beta += tl.load(s + o)
+            of_gamma += tl.load(t + o)
+        b = tl.program_id(0) * BM + tl.arange(0, BM)  # pixel of the images with borders
+        line = b // (WIDTH + 2)
+        row = line % (HEIGHT + 2) - 1
+        column = b % (WIDTH + 2) - 1
+        p = (line // (HEIGHT + 2) * HEIGHT + row) * WIDTH + column
+        live = (p < pixels) & (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
+        there = live[:, None] & (o >= 0)[None, :]
+        place = p[:, None] * x_stride + o[None, :]
+        d = _input_gradient(x, g, tl.load(mean + o), tl.load(rstd + o), of_beta, of_gamma, place, there, pixels)
+        if DROP:
+            d *= _dropout_factor(p[:, None] * SLOT + o[None, :], seeds, layer, rate)
+        d = tl.where(there, d, 0.0).to(dz.dtype.element_ty)
+        stored = (line // (HEIGHT + 2) * HEIGHT * WIDTH < pixels)[:, None] & (o >= 0)[None, :]
+        tl.store(dz + b[:, None] * SLOT + o[None, :], d, mask=stored)
+    elif number < weights:
+        e = number * SLOT + o  # element of (channels, columns)
+        r = tl.arange(0, ROWS)
         total = tl.zeros((ROWS, SLOT), tl.float32)
         for first in range(0, count, ROWS):
             place = (first + r)[:, None] * (padded * columns) + e[None, :]
@@ -375,69 +477,36 @@ def _add_up(
         else:
             tl.store(dweight + c * outputs + o, tl.sum(total, 0), mask=o < outputs)
     elif NORM:
-        c = (number - weights) * SLOT + tl.arange(0, SLOT)
-        plain = tl.zeros((ROWS, SLOT), tl.float32)
-        normal = tl.zeros((ROWS, SLOT), tl.float32)
-        for first in range(0, count, ROWS):
-            place = sums + (first + r)[:, None] * 2 * padded + c[None, :]
-            plain += tl.load(place, mask=(first + r < count)[:, None], other=0.0)
-            normal += tl.load(place + padded, mask=(first + r < count)[:, None], other=0.0)
-        of_beta = tl.sum(plain, 0)
-        of_gamma = tl.sum(normal, 0)
+        c = (number - weights) * SLOT + o
+        of_beta, of_gamma = _sums_of(sums, count, c, padded, SLOT, ROWS)
         tl.store(dbeta + c, of_beta)
         tl.store(dgamma + c, of_gamma)
+        needed = (c >= SLOT) if NEXT else (c >= 0)
         factor = tl.load(gamma + c)
-        of_beta *= factor
-        of_gamma *= factor
         if ADD:
-            of_beta += tl.load(s + c)
-            of_gamma += tl.load(t + c)
-        tl.store(s + c, of_beta)
-        tl.store(t + c, of_gamma)
+            of_beta = of_beta * factor + tl.load(s + c)
+            of_gamma = of_gamma * factor + tl.load(t + c)
+        else:
+            of_beta *= factor
+            of_gamma *= factor
+        tl.store(s + c, of_beta, mask=needed)
+        tl.store(t + c, of_gamma, mask=needed)
 
 
 @triton.jit
-def _input_gradient(x, g, mean, rstd, s, t, place, c, there, pixels):
-    """Return dx = (G - S / n - x̂ T / n) / deviation at these addresses."""
-    inverse = tl.load(rstd + c)[None, :]
-    x_hat = (tl.load(x + place, mask=there, other=0.0).to(tl.float32) - tl.load(mean + c)[None, :]) * inverse
-    rest = tl.load(s + c)[None, :] + x_hat * tl.load(t + c)[None, :]
-    return (tl.load(g + place, mask=there, other=0.0).to(tl.float32) - rest / pixels) * inverse
-
-
-@triton.jit
-def _slot_gradient(
-    x, g, mean, rstd, s, t, out, seeds, layer, rate, pixels, x_stride,
+def _pooled_gradient(
+    x, g, mean, rstd, s, t, out, rate, pooled, x_stride, outputs,
     DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient at the output of a layer's convolution, (pixels, 16), after all readers of its slot."""
-    p = tl.program_id(0) * BM + tl.arange(0, BM)
-    c = tl.arange(0, SLOT)
-    there = (p < pixels)[:, None] & (c >= 0)[None, :]
-    d = _input_gradient(x, g, mean, rstd, s, t, p[:, None] * x_stride + c[None, :], c, there, pixels)
-    place = p[:, None] * SLOT + c[None, :]
-    if DROP:
-        d = tl.where(_kept_by_dropout(place, seeds, layer, rate), d / (1 - rate), 0.0)
-    tl.store(out + place, d.to(out.dtype.element_ty), mask=there)
-
-
-@triton.jit
-def _unpooled_gradient(
-    x, g, mean, rstd, s, t, u, out, rate, pooled, width, x_stride, outputs,
-    DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
-):  # fmt: skip
-    """Compute the gradient at the output of a transition's convolution; u is 0 where ReLU or dropout are."""
+    """Compute the gradient of a transition after its average, divided among the four pixels that are averaged."""
     q = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(1) * SLOT + tl.arange(0, SLOT)
     there = (q < pooled)[:, None] & (c < outputs)[None, :]
-    d = _input_gradient(x, g, mean, rstd, s, t, q[:, None] * x_stride + c[None, :], c, there, pooled) * 0.25
-    if DROP:
-        d = d / (1 - rate)
-    corner = (q // width) * (4 * width) + (q % width) * 2
-    for part in tl.static_range(4):
-        place = (corner + (part // 2) * (2 * width) + part % 2)[:, None] * outputs + c[None, :]
-        passed = tl.load(u + place, mask=there, other=0.0) > 0
-        tl.store(out + place, tl.where(passed, d, 0.0).to(out.dtype.element_ty), mask=there)
+    place = q[:, None] * x_stride + c[None, :]
+    d = _input_gradient(
+        x, g, tl.load(mean + c), tl.load(rstd + c), tl.load(s + c), tl.load(t + c), place, there, pooled
+    ) * (0.25 / (1 - rate) if DROP else 0.25)
+    tl.store(out + q[:, None] * outputs + c[None, :], d.to(out.dtype.element_ty), mask=there)
 
 
 # ---- the memory layout ---------------------------------------------------------------------------------------------
@@ -557,7 +626,7 @@ class Pass:
         self.half = self.wide.to(self.dtype)
         self.buffers: list[Tensor] = []
         self.unpooled: list[Tensor] = []  # u of every transition
-        self.after_pool: Tensor  # gradient of u of the next transition in the backward pass
+        self.dz: Tensor  # gradient at the output of the next convolution in the backward pass
         self.mean, self.variance, self.rstd = self.wide.new_empty(3, sum(self.plan.widths))
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -611,24 +680,24 @@ class Pass:
         x_stride = x.stride(0) if norm else SLOT
         _conv_forward[(programs,)](
             x, y[:, to:], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
-            pixels, height, width, x_stride, y.stride(0), unit.channels,
-            NORM=norm, DROP=self.seeds is not None and norm, SLOT=SLOT, **sizes,
+            pixels, x_stride, y.stride(0), unit.channels,
+            NORM=norm, DROP=self.seeds is not None and norm, SLOT=SLOT, HEIGHT=height, WIDTH=width, **sizes,
         )  # fmt: skip
         self._statistics(partial, self.plan.starts[block] + to, SLOT, pixels)
 
     def _transition(self, block: int, unit: _Unit, to: int) -> None:
-        pooled, height, width = self.size(block)
+        pixels, _, width = self.size(block - 1)
         x, y = self.buffers[block - 1], self.buffers[block]
         sizes = _transition_sizes()
-        grid = triton.cdiv(pooled, sizes["BM"]), triton.cdiv(unit.outputs, sizes["BN"])
+        grid = triton.cdiv(pixels, sizes["BM"]), triton.cdiv(unit.outputs, sizes["BN"])
         partial = self.new(grid[0], 2, unit.outputs, dtype=torch.float32)
         self.unpooled.append(self.new(len(x), unit.outputs))
         _transition_forward[grid](
             x, y[:, to:], self.unpooled[-1], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
-            pooled, height, width, x.stride(0), y.stride(0), unit.channels, unit.outputs,
-            DROP=self.seeds is not None, **sizes,
+            pixels, x.stride(0), y.stride(0), unit.channels, unit.outputs,
+            DROP=self.seeds is not None, WIDTH=width, **sizes,
         )  # fmt: skip
-        self._statistics(partial, self.plan.starts[block] + to, unit.outputs, pooled)
+        self._statistics(partial, self.plan.starts[block] + to, unit.outputs, pixels // 4)
 
     def _statistics(self, partial: Tensor, column: int, columns: int, pixels: int) -> None:
         if self.running is None:
@@ -652,24 +721,25 @@ class Pass:
         """Return the gradients of the real parameters from those of the features."""
         self.gradients = torch.empty_like(self.wide)
         self.s, self.t = self.wide.new_empty(2, sum(self.plan.widths))
-        blocks = self.plan.blocks()
+        stem, blocks = self.plan.units[0], self.plan.blocks()
         for block in reversed(range(len(blocks))):
             *layers, after = blocks[block]
             self.g = torch.empty_like(self.buffers[block])
             if block + 1 == len(blocks):
-                self._head_backward(after, gradient)
+                self._head_backward(block, after, gradient, layers[-1])
             else:
-                self._backward(block, after, self.after_pool, add=False)
-            for unit in reversed(layers):
-                self._backward(block, unit, self._slot_gradient(block, unit, unit.first - SLOT), add=True)
-            first = len(layers) * SLOT
+                self._backward(block, after, self.dz, layers[-1])
+            for unit, writer in zip(
+                reversed(layers), (*reversed(layers[:-1]), stem if block == 0 else None), strict=True
+            ):
+                self._backward(block, unit, self.dz, writer, add=True)
             if block:
-                self.after_pool = self._unpooled_gradient(block, first)
+                self.dz = self._pooled_gradient(block, len(layers) * SLOT)
             else:
-                self._backward(block, self.plan.units[0], self._slot_gradient(block, self.plan.units[0], first))
+                self._backward(block, stem, self.dz, None)
         return self.gradients[self.plan.to_real]
 
-    def _head_backward(self, unit: _Unit, gradient: Tensor) -> None:
+    def _head_backward(self, block: int, unit: _Unit, gradient: Tensor, writer: _Unit) -> None:
         x = self.buffers[-1]
         pixels = len(x)
         dy = gradient.new_zeros(len(gradient), unit.channels, dtype=torch.float32)
@@ -681,61 +751,64 @@ class Pass:
             x, self.g, dy, *self.norm(unit), sums, pixels, pixels // self.shape[0], x.stride(0), unit.channels,
             chunks * 32, BM=64, CK=32,
         )  # fmt: skip
-        self._add_up(unit, None, sums, norm=True, conv=False, add=False)
+        self._add_up(block, unit, None, sums, writer, add=False)
 
     def _statistics_at(self, column: int) -> tuple[Tensor, ...]:
         return tuple(statistic[column:] for statistic in (self.mean, self.rstd, self.s, self.t))
 
-    def _slot_gradient(self, block: int, unit: _Unit, at: int) -> Tensor:
-        pixels = self.size(block)[0]
+    def _pooled_gradient(self, block: int, at: int) -> Tensor:
         x = self.buffers[block]
-        result = self.new(pixels, SLOT)
-        dropped = self.seeds is not None and unit is not self.plan.units[0]
-        _slot_gradient[(triton.cdiv(pixels, 256),)](
+        pooled, outputs = len(x), self.unpooled[block - 1].shape[1]
+        result = self.new(pooled, outputs)
+        _pooled_gradient[(triton.cdiv(pooled, 64), outputs // SLOT)](
             x[:, at:], self.g[:, at:], *self._statistics_at(self.plan.starts[block] + at), result,
-            *self.dropout(unit), pixels, x.stride(0), DROP=dropped, SLOT=SLOT, BM=256,
+            self.rate, pooled, x.stride(0), outputs, DROP=self.seeds is not None, SLOT=SLOT, BM=64,
         )  # fmt: skip
         return result
 
-    def _unpooled_gradient(self, block: int, at: int) -> Tensor:
-        pooled, _, width = self.size(block)
-        x, u = self.buffers[block], self.unpooled[block - 1]
-        result = torch.empty_like(u)
-        _unpooled_gradient[(triton.cdiv(pooled, 64), triton.cdiv(u.shape[1], SLOT))](
-            x[:, at:], self.g[:, at:], *self._statistics_at(self.plan.starts[block] + at), u, result,
-            self.rate, pooled, width, x.stride(0), u.shape[1], DROP=self.seeds is not None, SLOT=SLOT, BM=64,
-        )  # fmt: skip
-        return result
-
-    def _backward(self, block: int, unit: _Unit, dz: Tensor, add: bool = False) -> None:
+    def _backward(self, block: int, unit: _Unit, dz: Tensor, writer: _Unit | None, add: bool = False) -> None:
+        """Compute the gradients of a unit and then, unless None, that of the writer of the first columns it reads."""
         pixels, height, width = self.size(block)
         stem = unit is self.plan.units[0]
         x = self.images if stem else self.buffers[block][:, unit.first :]
-        conv = dz.shape[1] == SLOT
+        conv = dz.dim() == 4
         most = 128
         rest = SLOT if conv else triton.next_power_of_2(max(0, unit.outputs - most))
-        sizes = _backward_sizes(unit.channels, conv)
+        sizes = _backward_sizes(pixels)
         chunks = triton.cdiv(unit.channels, sizes["CK"])
         columns = chunks * sizes["CK"]
-        programs = min(triton.cdiv(pixels, sizes["BM"]), triton.cdiv(PROGRAMS, chunks))
+        programs = min(triton.cdiv(pixels, sizes["BM"]), triton.cdiv(PROGRAMS * 4 // sizes["num_warps"], chunks))
+        u = dz if conv else self.unpooled[block]
         dw = self.new(programs, columns, most + rest, dtype=torch.float32)
         sums = self.new(programs, 2, columns, dtype=torch.float32)
         _backward[(programs, chunks)](
-            x, self.g[:, unit.first :], dz, self.half[unit.weight], *self.norm(unit), dw, sums,
-            pixels, height, width, SLOT if stem else x.stride(0), unit.channels, unit.outputs, columns,
-            NORM=not stem, CONV=conv, ADD=add, MOST=most, REST=rest, SLOT=SLOT, **sizes,
+            x, self.g[:, unit.first :], dz, u, self.half[unit.weight], *self.norm(unit), dw, sums,
+            pixels, SLOT if stem else x.stride(0), unit.channels, unit.outputs, columns,
+            NORM=not stem, CONV=conv, ADD=add, MOST=most, REST=rest, SLOT=SLOT, HEIGHT=height, WIDTH=width, **sizes,
         )  # fmt: skip
-        self._add_up(unit, dw, sums, norm=not stem, conv=conv, add=add)
+        self._add_up(block, unit, dw, sums, writer, add)
 
-    def _add_up(self, unit: _Unit, dw: Tensor | None, sums: Tensor, norm: bool, conv: bool, add: bool) -> None:
+    def _add_up(
+        self, block: int, unit: _Unit, dw: Tensor | None, sums: Tensor, writer: _Unit | None, add: bool
+    ) -> None:
+        pixels, height, width = self.size(block)
+        stem = self.plan.units[0]
+        norm = unit is not stem
         columns = 0 if dw is None else dw.shape[2]
         programs = (unit.channels * columns + (unit.channels if norm else 0)) // SLOT
+        x, g = self.buffers[block][:, unit.first :], self.g[:, unit.first :]
+        mean, rstd, s, t = self._statistics_at(unit.column)
+        if writer:
+            self.dz = self.new(self.shape[0], height + 2, width + 2, SLOT)
+            programs += triton.cdiv(self.dz.numel() // SLOT, GRADIENT_TILE)
         _add_up[(programs,)](
             sums if dw is None else dw, sums, len(sums), self.wide[unit.gamma],
-            self.gradients[unit.weight], self.gradients[unit.gamma], self.gradients[unit.beta],
-            self.s[unit.column :], self.t[unit.column :],
+            self.gradients[unit.weight], self.gradients[unit.gamma], self.gradients[unit.beta], s, t,
             unit.channels, unit.outputs, sums.shape[2], columns,
-            WEIGHT=dw is not None, NORM=norm, CONV=conv, ADD=add, SLOT=SLOT, ROWS=64, num_warps=2,
+            x, g, mean, rstd, self.dz if writer else sums, *self.dropout(writer or unit), pixels, x.stride(0),
+            WEIGHT=dw is not None, NORM=norm, CONV=columns == 9 * SLOT, ADD=add, NEXT=writer is not None,
+            DROP=self.seeds is not None and writer is not stem, HEIGHT=height, WIDTH=width,
+            SLOT=SLOT, ROWS=64, BM=GRADIENT_TILE, num_warps=4,
         )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ def test_figures_are_measured_and_saved(tmp_path, capsys):
     assert all(row["seconds"] > 0 for row in found["epochs"]) and found["floor"]["seconds_by_bytes"] > 0
     assert [(s["method"], s["classes"]) for s in found["steps"]][:2] == [("default", 10), ("mentornet-prop", 10)]
     assert {"device", "torch", "commit", "date"} <= set(found)
-    assert "x plain" in capsys.readouterr().out
+    assert "x first" in capsys.readouterr().out
 
 
 def test_rows_of_numbers(tmp_path):
@@ -34,6 +34,7 @@ def test_rows_of_numbers(tmp_path):
         (["--side", "two"], "--side takes numbers"),
         (["--methods", "nothing"], "unknown method 'nothing'"),
         (["--epochs", "0"], "--epochs and --side must be at least 1"),
+        (["--fused-only", "--device", "cpu"], "--fused-only needs a GPU"),
         (["--out", "mine.txt"], "mine.txt"),
     ],
 )

@@ -21,16 +21,16 @@ def fused():
     return fused
 
 
+def mixed(x, key=0):
+    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15) ^ key) * 0x735A2D97) & 0xFFFFFFFF
+    return x ^ (x >> 15)
+
+
 def hashed(place, seed):
     """Compute the hash of the kernel with integer tensors."""
-    x = place ^ (seed & 0xFFFFFFFF)
-    for half in range(2):
-        x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
-        x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
-        x ^= x >> 15
-        if half == 0:
-            x ^= seed >> 32
-    return x
+    low = mixed(seed & 0xFFFFFFFF)
+    return mixed(place ^ low, mixed((seed >> 32) ^ low))
 
 
 class SeededDropout(nn.Module):
@@ -123,7 +123,7 @@ def test_dropout_hash_is_uniform(fused):
     """Kept shares, neighbouring positions and seeds that differ in one bit look independent."""
     place = torch.arange(1 << 16)
     for seed in (0, 1, 2**32, 2**62 + 12345):
-        one, other = ((hashed(place, s) >> 8) / 2**24 for s in (seed, seed ^ 1))
+        one, other, third = ((hashed(place, s) >> 8) / 2**24 for s in (seed, seed ^ 1, seed ^ 2**32))
         assert abs(one.mean() - 0.5) < 0.01 and abs((one >= 0.2).double().mean() - 0.8) < 0.01
-        for pair in ((one[1:], one[:-1]), (one[16:], one[:-16]), (one, other)):
+        for pair in ((one[1:], one[:-1]), (one[16:], one[:-16]), (one, other), (one, third)):
             assert abs(torch.corrcoef(torch.stack(pair))[0, 1]) < 0.02

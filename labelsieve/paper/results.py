@@ -247,7 +247,7 @@ def _format_interval(values: Sequence[float]) -> str:
 
 
 def verdict(differences: Sequence[float], printed: float | None) -> str:
-    """Return whether the sign of our mean difference is certain and agrees with the printed difference."""
+    """Return whether penalty labels are certainly better or worse, and whether the paper prints the same sign."""
     if printed is None:
         return ""
     if len(differences) < 2:
@@ -255,7 +255,9 @@ def verdict(differences: Sequence[float], printed: float | None) -> str:
     low, high = interval(differences)
     if low <= 0 <= high:
         return "no difference shown"
-    return "holds" if printed * low > 0 else "differs"
+    if low > 0:
+        return "worse"
+    return "holds" if printed < 0 else "differs"
 
 
 def _numbers(evidence: Evidence) -> Rows:

@@ -13,6 +13,7 @@ from labelsieve.paper.figures import points
 from labelsieve.paper.results import (
     BLOCK,
     BLOCKS,
+    NEAR,
     Drawing,
     Evidence,
     classes_given_up,
@@ -31,6 +32,7 @@ from labelsieve.runs.tables import interval, plus_minus
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results.md"
 PAIR, MIXED, SYMMETRY, HARD = "cifar10 pair 40%", "cifar10 mixed 40%", "cifar10 symmetry 40%", "cifar100 pair 40%"
+HARD_MIXED, HARD_SYMMETRY = "cifar100 mixed 40%", "cifar100 symmetry 40%"
 ONE = "(forward one)"
 
 
@@ -122,6 +124,15 @@ def test_numbers_in_the_text_match_the_records():
         f"is {gap(HARD, *prop)} below mentornet ({ends(HARD, *prop)}; paper: 16.2 points), sl-prop "
         f"{gap(HARD, 'sl-prop', 'sl')} below sl ({ends(HARD, 'sl-prop', 'sl')}; paper: 16.1 points); both are lower "
         + agree(HARD, *prop),
+        f"is {gap(HARD_MIXED, *prop)} below mentornet ({ends(HARD_MIXED, *prop)}; paper: 8.9 points), and lower "
+        + agree(HARD_MIXED, *prop),
+        f"is {gap(HARD_SYMMETRY, *prop)} above mentornet ({ends(HARD_SYMMETRY, *prop)}), and higher "
+        f"{agree(HARD_SYMMETRY, *prop)}. The paper prints {cells[f'{HARD_SYMMETRY} mentornet-prop'].published[0]} and "
+        f"{cells[f'{HARD_SYMMETRY} mentornet'].published[0]}.",
+        *(
+            f"{name} {ours(f'{HARD_MIXED} {name}')} ({printed(f'{HARD_MIXED} {name}')})"
+            for name in ("default", "mentornet", "sl")
+        ),
         f"not near: {ours(f'{PAIR} mentornet')}, {printed(f'{PAIR} mentornet')}, a difference of "
         f"{cells[f'{PAIR} mentornet'].difference:+.2f}, more than two standard errors {seeds(f'{PAIR} mentornet')}",
         f"it is {ours(f'{PAIR} mentornet (sampler independent)')}.",
@@ -171,9 +182,15 @@ def test_numbers_in_the_text_match_the_records():
         text = text.replace(fragment, "")
     names = r"\]\(.*?\)|CIFAR-\d+|40% (?:pair|mixed|symmetry)|95%|(?:ecision|Algorithm|table|[Ff]igure|λ >) \d+"
     assert not re.findall(r"\S*\d\S*", re.sub(names, "", text).replace("within 1.5 points", ""))
-    every = (PAIR, MIXED, SYMMETRY, HARD)
+    every = (PAIR, MIXED, SYMMETRY, HARD, HARD_MIXED, HARD_SYMMETRY)
     better = [cells[f"{where} {name}"].difference for where in every for name in ("default", "sl")]
     assert max(better) < 0
+    far = [cells[f"{HARD_MIXED} {name}"].difference for name in ("default", "mentornet", "sl")]
+    assert max(far) < -NEAR
+    near = [cells[f"{HARD_MIXED} {name}"].difference for name in ("mentornet-prop", "sl-prop")]
+    assert min(near) >= -NEAR
+    default, *others = (cells[f"{HARD_SYMMETRY} {name}"].errors.values() for name in ("default", *prop))
+    assert max(map(max, others)) < min(default)
     spans = {name: epochs_given_up(cells[f"{PAIR} {name}"]) for name in ("mentornet", "sl-prop", "co-teaching")}
     assert not any(spans.values()) and re.match(
         r"seed \d in epoch 26 ", epochs_given_up(cells[f"{PAIR} mentornet-prop"])
@@ -317,6 +334,8 @@ def test_variants_are_named_by_their_changes(tmp_path):
         ([-2.0, -1.0, -2.0], -6.6, "holds"),
         ([-2.0, -1.0, -2.0], 0.5, "differs"),
         ([-2.0, -1.0, -2.0], 0.0, "differs"),
+        ([2.0, 1.0, 2.0], 0.1, "worse"),
+        ([2.0, 1.0, 2.0], -6.6, "worse"),
         ([-2.0, 1.0, -2.0], -6.6, "no difference shown"),
         ([-2.0, -2.1], -6.6, "holds"),  # 12.71 * 0.05 = 0.64
         ([-2.0], -6.6, "one seed"),

@@ -79,24 +79,25 @@ def main() -> None:
         x = journey.buffers[block][:, unit.first :]
         best(
             f"conv_forward {block} {layer}",
-            "conv_sizes",
+            "_conv_sizes",
             every(BM=(64, 128, 256), BK=(16, 32, 64), num_warps=(4, 8), num_stages=(1, 2, 3)),
             lambda block=block, unit=unit, x=x: journey._conv(block, unit, x, unit.first - fused.SLOT),
         )
         journey.g = torch.empty_like(journey.buffers[block])
-        dz = torch.randn(len(x), fused.SLOT, device="cuda").bfloat16()
+        images, height, width = journey.shape[0], *journey.size(block)[1:]
+        dz = torch.randn(images, height + 2, width + 2, fused.SLOT, device="cuda").bfloat16()
         best(
             f"backward {block} {layer}",
-            "backward_sizes",
-            every(BM=(32, 64, 128), CK=(16, 32, 64), num_warps=(4, 8), num_stages=(1, 2, 3)),
-            lambda block=block, unit=unit, dz=dz: journey._backward(block, unit, dz, add=True),
+            "_backward_sizes",
+            every(BM=(16, 32, 64), CK=(64, 128), num_warps=(4, 8), num_stages=(1, 2, 3)),
+            lambda block=block, unit=unit, dz=dz: journey._backward(block, unit, dz, None, add=True),
         )
     for block in (1, 2):
         unit = blocks[block - 1][-1]
         best(
             f"transition_forward {block}",
-            "transition_sizes",
-            every(BM=(32, 64, 128), BK=(32, 64), BN=(64, 128), num_warps=(4, 8), num_stages=(1, 2, 3)),
+            "_transition_sizes",
+            every(BM=(64, 128, 256), BK=(32, 64), BN=(32, 64, 128), num_warps=(4, 8), num_stages=(1, 2, 3)),
             lambda block=block, unit=unit: journey._transition(block, unit, 7 * fused.SLOT),
         )
 

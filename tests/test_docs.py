@@ -92,9 +92,17 @@ def test_the_logs_figures_come_from_the_records():
 
 
 def test_the_speeds_come_from_the_records():
-    record = json.loads((ROOT / "benchmarks" / "results" / "h200.json").read_text())
-    seconds = {row["way"]: row["seconds"] for row in record["epochs"]}
+    first, before, record = (
+        json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        for name in ("h200", "h200-before", "h200-after")
+    )
+    seconds = {row["way"]: row["seconds"] for row in first["epochs"][:1] + record["epochs"]}
     over = {step["classes"]: step for step in record["steps"] if step["method"] == "mentornet-prop"}
+    for old, new in zip(before["epochs"], record["epochs"], strict=True):
+        assert f"| {old['seconds']:.3f} | {new['seconds']:.3f} |" in LOG, new["way"]
+    for kernel in ("_backward", "_conv_forward", "_transition_forward", "_statistics"):
+        times = [next(k["us"] for k in one["kernels"] if k["kernel"] == kernel) for one in (before, record)]
+        assert f"| {times[0]:.0f} | {times[1]:.0f} |" in LOG, kernel
     assert f"takes {seconds['recorded, bf16']:.2f} s in bf16" in GUARANTEES
     assert f"against {seconds['plain loop, fp32']:.2f} s for a plain" in GUARANTEES
     assert f"adds {over[10]['over_default_us']:.0f} µs to a step of {over[10]['ms']:.1f} ms" in GUARANTEES

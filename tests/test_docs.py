@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from labelsieve.methods import METHODS, options_of
+from labelsieve.paper.figures import points
 from labelsieve.paper.tables import experiment, tables
 from labelsieve.runs.find import identity, known_runs
 from labelsieve.runs.read import by_method, read_run
@@ -229,6 +230,23 @@ def test_commands_of_readme_parse():
     assert len(lines) >= 7
     for line in lines:
         parse(line.split())
+
+
+def test_pages_of_methods_list_the_tables_and_figures_of_the_paper():
+    found: dict[str, set[str]] = {}
+    for name, table in tables().items():
+        for cell in table.cells:
+            found.setdefault(cell.experiment.method, set()).add(f"table {name}")
+    for number in (3, 8, 9, 10, 11):
+        for point in points(number):
+            found.setdefault(point.experiment.method, set()).add(f"figure {number}")
+    for name in METHODS:
+        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
+        text = text.split("## Experiments in the paper")[1].split("##")[0].replace("(2021)", "")
+        of_tables, _, of_figures = text.partition("figure")
+        listed = {f"table {n}" for n in re.findall(r"\d+", of_tables)}
+        listed |= {f"figure {n}" for n in re.findall(r"\d+", of_figures)}
+        assert listed == found.get(name, set()) - {"table small"}, name
 
 
 def test_every_method_has_its_page_with_its_options():

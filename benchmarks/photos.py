@@ -21,7 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -145,7 +147,7 @@ def to_nearest(features: np.ndarray, true: np.ndarray, classes: int, seed: int) 
     return given
 
 
-def features_of(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str], list[str]]:
+def features_of(folder: Path) -> tuple[np.ndarray, np.ndarray, list[str], list[str]]:
     """Return features of training and test set, test labels as class names, and the names of the samples."""
     with tempfile.TemporaryDirectory() as room:
         file = Path(room) / "features.npz"
@@ -279,29 +281,18 @@ def accuracy(x: np.ndarray, labels: np.ndarray, x_test: np.ndarray, y_test: np.n
     return round(100 * float((model.predict(x_test) == y_test).mean()), 2)
 
 
-def cells(options: argparse.Namespace) -> list[tuple[str, int, object]]:
-    """Return name, seed and maker of every cell whose data is given."""
-    made = []
+def cells(options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[Path], Cell]]]:
+    """Yield name, draw and maker of every cell whose data is given."""
     for seed in range(options.draws):
         for kind in "ABC":
             if options.clothing:
-                made.append(
-                    (f"clothes {kind}", seed, lambda room, k=kind, s=seed: clothes(options.clothing, k, s, room))
-                )
+                yield f"clothes {kind}", seed, partial(clothes, options.clothing, kind, seed)
             if options.banking:
-                made.append(
-                    (f"banking77 {kind}", seed, lambda room, k=kind, s=seed: banking(options.banking, k, s, room))
-                )
+                yield f"banking77 {kind}", seed, partial(banking, options.banking, kind, seed)
         for kind in ("worse", "aggre"):
             for count in options.counts if options.cifar and options.cifar_n else ():
-                made.append(
-                    (
-                        f"CIFAR-10N {kind} {count:,}",
-                        seed,
-                        lambda room, k=kind, c=count, s=seed: cifar(options.cifar, options.cifar_n, k, c, s, room),
-                    )
-                )
-    return made
+                make = partial(cifar, options.cifar, options.cifar_n, kind, count, seed)
+                yield f"CIFAR-10N {kind} {count:,}", seed, make
 
 
 def main() -> None:

@@ -230,11 +230,10 @@ def _pairs_with_different_labels(findings: Findings) -> list[str]:
     pairs = {(min(pair), max(pair)) for pair in found}
     if not pairs:
         return []
-    names = {
-        k: printable(f"{findings.ids[k]} ({findings.classes[findings.labels[k]]})") for pair in pairs for k in pair
-    }
-    shown = [f"{names[one]}  {names[other]}" for one, other in sorted(pairs)[:PRINTED_SAMPLES]]
-    more = [f"and {len(pairs) - PRINTED_SAMPLES:,} more pairs"] if len(pairs) > PRINTED_SAMPLES else []
+    given = [findings.classes[label] for label in findings.labels.tolist()]
+    named = [[printable(f"{findings.ids[k]} ({given[k]})") for k in pair] for pair in sorted(pairs)[:PRINTED_PAIRS]]
+    shown = ["  ".join(pair) for pair in named]
+    more = [f"and {len(pairs) - PRINTED_PAIRS:,} more"] if len(pairs) > PRINTED_PAIRS else []
     return ["", "near-duplicates with different labels:", *shown, *more]
 
 

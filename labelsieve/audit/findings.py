@@ -21,6 +21,9 @@ MUTUAL_CONFUSION = 0.25  # relative size of the opposite confusion, from which t
 CLEAN_BELOW = 0.02  # lower end of the noise rate, below which labels count as clean if the estimate is low, too
 IMPLAUSIBLE_RATE = 0.5  # noise rate above which a weak model is the likelier explanation
 UNSURE_BELOW = 0.5  # predicted probability below which the model is called unsure
+WEAK_MODEL = 1 / 3  # error on correct labels, from which a model is too weak to judge labels
+CONTRADICTION = 2.0  # factor between estimate and suspects from which they contradict each other
+NEGLIGIBLE = 0.03  # unless they differ by less than this share of the samples
 DECIDED = "You decided on this label."
 
 
@@ -41,6 +44,7 @@ class Findings:
     decided: Array | None = None  # (n) bool: a person decided on the label
     given_rate: float = 0.0  # noise rate that the user passed to the training
     others: OtherIssues | None = None  # near-duplicates and outliers, if the samples have features
+    held_out_error: float | None = None  # share of labels that a model which did not learn them predicts differently
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,7 +68,12 @@ class Findings:
     def verdict(self) -> str:
         """Return the share of wrong labels, what to do, and what else was found, in a few sentences."""
         besides = verdict_on(self.others, self.labels) if self.others else ""
-        return f"{self._verdict_on_labels} {besides}".rstrip()
+        return f"{self.doubt} {self._verdict_on_labels} {besides}".strip()
+
+    @property
+    def doubt(self) -> str:
+        """Return why these findings must not be applied unseen; empty if nothing speaks against it."""
+        return doubt_about(self.noise.rate.estimate, float(self.issues.mean()), self.held_out_error)
 
     @property
     def _verdict_on_labels(self) -> str:
@@ -112,10 +121,34 @@ class Findings:
 
     @property
     def training_labels(self) -> Array:
-        """Return the corrected labels (n), but with the given labels for unreliable classes."""
+        """Return the corrected labels (n), but with the given labels for unreliable classes, or for all if in doubt."""
+        if self.doubt:
+            return self.labels
         unreliable = self.unreliable_classes
         kept = np.isin(self.labels, [place for place, name in enumerate(self.classes) if name in unreliable])
         return np.where(kept, self.labels, self.corrected)
+
+
+def doubt_about(rate: float, suspects: float, held_out_error: float | None) -> str:
+    """Return why an audit must not be applied unseen, in a sentence; empty if nothing speaks against it.
+
+    Args:
+        rate: Estimated share of wrong labels.
+        suspects: Share of labels that are more likely wrong than right.
+        held_out_error: Share of labels that a model which did not learn them predicts differently.
+    """
+    if held_out_error is not None and held_out_error - rate > WEAK_MODEL * (1 - rate):
+        return (
+            f"The model is too weak to judge these labels: it predicts {percent(held_out_error)} of those it has not "
+            "learned differently. Nothing is corrected; check samples yourself, or train a better model."
+        )
+    low, high = sorted((rate, suspects))
+    if high > CONTRADICTION * low and high - low > NEGLIGIBLE:
+        return (
+            f"These findings contradict each other: {percent(rate)} of the labels are estimated to be wrong, but "
+            f"{percent(suspects)} look wrong one by one. Nothing is corrected; check samples yourself."
+        )
+    return ""
 
 
 def findings_from_guesses(
@@ -145,6 +178,7 @@ def findings_from_guesses(
         others: Near-duplicates and outliers. They are reported, but do not change the quality of a label.
     """
     labels, decided = guesses.labels, guesses.decided
+    error = held_out_error(guesses) if out_of_sample or second is not None else None
     if second is not None:
         unmixed, quality, noise = judge_twice(guesses, second)
         guesses = unmixed[0]  # about true classes
@@ -169,7 +203,12 @@ def findings_from_guesses(
         remarks = [f"{remark} {besides}".strip() for remark, besides in pairs]
     why = reasons(guesses, other, likelihood, issues, noise.matrix, classes, remarks)
     judged = (suggested, quality, issues, why, noise)
-    return Findings(classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others)
+    return Findings(classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others, error)
+
+
+def held_out_error(guesses: Guesses) -> float:
+    """Return the share of labels that out-of-sample guesses predict differently."""
+    return float((guesses.likeliest[:, 0] != guesses.labels).mean())
 
 
 def add_training_margin(quality: Array, margin: Array, seen: Array) -> Array:

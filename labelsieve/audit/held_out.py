@@ -7,6 +7,7 @@ likelihood of the held-out labels. Each share is reduced by half a sample, so th
 over- or underconfident: the temperature that maximizes the likelihood is found together with the shares.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +62,10 @@ def label_log_likelihood(labels: Array, probs: Array) -> float:
     return float(label_log_likelihoods(labels, probs).mean())
 
 
-def label_log_likelihoods(labels: Array, probs: Array) -> Array:
+def label_log_likelihoods(labels: Array, probs: Array, temperatures: Sequence[float] = TEMPERATURES) -> Array:
     """Return the log-likelihood (n) of each label under probabilities (n, K), at the temperature with the best mean."""
     rows = np.arange(len(labels))
-    return max((np.log(apply_temperature(probs, each)[rows, labels]) for each in TEMPERATURES), key=np.mean)
+    return max((np.log(apply_temperature(probs, each)[rows, labels]) for each in temperatures), key=np.mean)
 
 
 def in_larger_set(noise: HeldOutNoise, share: float) -> HeldOutNoise:

@@ -31,7 +31,7 @@ UNMIXING_ROUNDS = 10  # iterations of the deconvolution
 TEMPERATURES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)
 MIN_PROBABILITY = 1e-7
 UNMIXING_SAMPLES = 20_000  # for finding the temperature, and per batch
-MAX_SHIFT, BISECTIONS = 40.0, 60  # of log-odds
+MAX_SHIFT, BISECTIONS, MIN_ODDS = 80.0, 60, 1e-30  # of log-odds
 
 
 def label_probability(guesses: Guesses, label_given: Array | None = None) -> Array:
@@ -57,10 +57,11 @@ def true_class_probs(guesses: Guesses, label_given: Array) -> Array:
         classes, weight, rest = _bayes_weights(batch, label_given)
         rows = np.arange(len(batch))[:, None]
         part = table[first : first + len(batch)]
-        part[:] = rest[:, None]
+        part[:] = 1
         part[rows, classes] = 0
-        part *= np.divide(rest, part.sum(1), out=np.zeros(len(batch)), where=rest > 0)[:, None]  # over the others
+        part *= (rest / np.maximum(part.sum(1), 1))[:, None]  # over the other classes
         np.add.at(part, (rows, classes), weight)
+        part /= part.sum(1, keepdims=True)
         if batch.decided is not None:
             part[batch.decided] = np.eye(guesses.num_classes, dtype=np.float32)[batch.labels[batch.decided]]
     return table
@@ -71,7 +72,7 @@ def with_mean_error(quality: Array, rate: float) -> Array:
 
     The order of the samples stays.
     """
-    odds = np.log(np.clip(quality, MIN_PROBABILITY, 1)) - np.log(np.clip(1 - quality, MIN_PROBABILITY, 1))
+    odds = np.log(np.maximum(quality, MIN_ODDS)) - np.log(np.maximum(1 - quality, MIN_ODDS))
     low, high = -MAX_SHIFT, MAX_SHIFT
     for _ in range(BISECTIONS):
         shift = (low + high) / 2

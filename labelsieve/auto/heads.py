@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
+from labelsieve.audit.findings import doubt_about, held_out_error
 from labelsieve.audit.guesses import Guesses
 from labelsieve.audit.quality import THRESHOLD, judge_twice
 from labelsieve.data import Labelled
-from labelsieve.features.judge import DELIVERED_STRENGTH, Judgment, judge_features
+from labelsieve.features.judge import DELIVERED_STRENGTH, Judgment, choose_strength, judge_features
 from labelsieve.files import write_atomically
 from labelsieve.runs.data import Gathered
 from labelsieve.runs.read import JUDGMENT, TARGETS, Array
@@ -30,12 +31,18 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     train = gathered.train
     assert isinstance(train, Labelled)
     decided = None if gathered.decided is None else gathered.decided[gathered.places.train].numpy()
-    device = "cpu" if experiment.device == "cpu" else experiment.device
+    device = experiment.device
     judgment = judge_features(
         train.images.to(device), train.labels.numpy(), train.num_classes, decided, experiment.seed
     )
+    summary = {**_summary(judgment), "fingerprint": gathered.fingerprint}
     targets = np.full((len(gathered.whole), train.num_classes), 1 / train.num_classes, np.float32)
-    targets[gathered.places.train.numpy()] = judgment.targets()
+    if summary["doubt"]:  # learn the labels as they are
+        learned, strength = choose_strength(train.images.to(device), train.labels.to(device), train.num_classes)
+        targets[gathered.places.train.numpy()] = learned.cpu().numpy()
+        summary["delivered_strength"] = strength
+    else:
+        targets[gathered.places.train.numpy()] = judgment.targets()
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(
         folder / JUDGMENT, save({**_tensors("first", judgment.first), **_tensors("second", judgment.second)})
@@ -43,7 +50,6 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     content = io.BytesIO()
     np.save(content, targets)
     write_atomically(folder / TARGETS, content.getvalue())
-    summary = _summary(judgment)
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
     return summary
 
@@ -51,8 +57,9 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
 def _summary(judgment: Judgment) -> dict[str, Any]:
     """Return what the heads found."""
     _, quality, noise = judge_twice(judgment.first, judgment.second)
-    error = float((judgment.first.likeliest[:, 0] != judgment.first.labels).mean())
+    error, issues = held_out_error(judgment.first), quality < THRESHOLD
     rate = noise.rate
+    doubt = doubt_about(rate.estimate, float(issues.mean()), error)
     return {
         "samples": len(quality),
         "strength": judgment.strength,
@@ -60,10 +67,12 @@ def _summary(judgment: Judgment) -> dict[str, Any]:
         "log_likelihood": judgment.log_likelihood,
         "held_out_error": error,
         "noise_rate": round(rate.estimate, 3),
-        "issues": int((quality < THRESHOLD).sum()),
+        "issues": int(issues.sum()),
+        "doubt": doubt,
         "reasons": [
+            *([doubt] if doubt else []),
             f"noise rate: {percent(rate.estimate)} of the labels look wrong ({percent(rate.low)} to "
-            f"{percent(rate.high)}), judged by linear heads that did not learn them"
+            f"{percent(rate.high)}), judged by linear heads that did not learn them",
         ],
     }
 

@@ -56,9 +56,7 @@ from labelsieve.runs.folder import CORRECTED, REQUEST, RunFolder
 from labelsieve.runs.read import (
     FINAL,
     HEADS,
-    JUDGMENT,
     PROBE,
-    TARGETS,
     TESTED,
     Array,
     Run,
@@ -229,12 +227,12 @@ def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: R
     """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head."""
     experiment = stages[-1].experiments[0]
     folder = path / HEADS
-    if (folder / JUDGMENT).exists() and (folder / TARGETS).exists():
-        known = read_json(folder / SUMMARY)
-    else:
+    gathered = gather(replace(experiment, corrected=None), runner.shelf)
+    known = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
+    if known.get("fingerprint") != gathered.fingerprint:
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose}", flush=True)
         torch.set_num_threads(experiment.threads)
-        known = write_judgment(gather(replace(experiment, corrected=None), runner.shelf), folder, experiment)
+        known = write_judgment(gathered, folder, experiment)
     for reason in known["reasons"]:
         print(reason, flush=True)
     reasons = (*found.reasons, *known["reasons"])

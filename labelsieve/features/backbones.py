@@ -60,6 +60,7 @@ class Backbone:
     batch: int  # samples that are encoded at once
     network: nn.Module | None = None  # uint8 (B, 3, size, size) -> (B, dim), as loaded; None for texts
     own: bool = False  # whether `restore_backbone` can make it from saved weights alone
+    file: str | None = None  # of its weights, if it is needed to load another's network again
 
     @property
     def precision(self) -> str:
@@ -84,7 +85,8 @@ class Backbone:
 
     def about(self) -> dict[str, Any]:
         """Return what `restore_backbone` needs beside the weights."""
-        return {"name": self.name, "kind": self.kind, "size": self.size, "dim": self.dim, "identity": self.identity}
+        names = ("name", "kind", "size", "dim", "identity", "file")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights to save with a model; empty if the backbone is only named."""
@@ -148,7 +150,7 @@ def restore_backbone(about: Mapping[str, Any], weights: Weights, device: str = "
     if name in OWN_PIXELS:
         backbone = own_backbone(name, weights, int(about["size"]), device)
     else:
-        backbone = find_backbone(name, size=int(about["size"]) or None, device=device)
+        backbone = find_backbone(name, size=int(about["size"]) or None, weights=about.get("file"), device=device)
     if backbone.identity != about["identity"]:
         raise InputError(
             f"the backbone {name} is not the one that was used: its weights or settings have changed; install the same "

@@ -7,6 +7,7 @@ import importlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def load_timm(name: str, size: int | None, weights: Path | None, device: torch.d
     model.reset_classifier(0)
     side = size or int(settings["input_size"][-1])
     mean, deviation = ([255 * float(value) for value in settings[key]] for key in ("mean", "std"))
-    return image_backbone(name, model, side, (mean, deviation), device, facts=name)
+    backbone = image_backbone(name, model, side, (mean, deviation), device, facts=name)
+    return backbone if weights is None else replace(backbone, file=str(weights.absolute()))
 
 
 HUBS: dict[str, Loader] = {"timm": load_timm, "hf": load_hf}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs, with_decided
 from labelsieve.audit.held_out import label_log_likelihoods
-from labelsieve.audit.posterior import calibrate, true_class_probs, unmix
+from labelsieve.audit.posterior import TEMPERATURES, calibrate, true_class_probs, unmix
 from labelsieve.errors import InputError
 from labelsieve.models.linear import fit_heads, head_logits, one_hot, standardise
 from labelsieve.runtime import generator
@@ -71,7 +71,7 @@ def choose_strength(features: Tensor, labels: Tensor, num_classes: int, seed: in
     _refuse_unsuitable(features, labels.cpu().numpy(), num_classes)
     x = standardise(features.float())[0]
     targets = one_hot(labels, num_classes)
-    return targets, _best_strength(x, targets, stratified_folds(labels, FOLDS, seed), None)[0]
+    return targets, _best_strength(x, targets, stratified_folds(labels, FOLDS, seed), None, calibrated=False)[0]
 
 
 def fit_head(features: Tensor, targets: Tensor, strength: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,11 +103,14 @@ def out_of_fold(
     return probs.cpu().numpy(), heads
 
 
-def _best_strength(x: Tensor, targets: Tensor, folds: Tensor, decided: Array | None) -> tuple[float, float]:
+def _best_strength(
+    x: Tensor, targets: Tensor, folds: Tensor, decided: Array | None, calibrated: bool = True
+) -> tuple[float, float]:
     """Return the strength of the regularisation and the mean log-likelihood of held-out labels that it gives.
 
     Strengths are tried in descending order, each from the heads of the one before, until the likelihood declines. The
     strongest within one standard error of the best is taken: weaker ones fit more wrong labels for no clear gain.
+    `calibrated`: the predictions will be calibrated, so that only their likelihood at the best temperature matters.
     """
     some = torch.arange(0, len(x), -(-len(x) // PATH_SAMPLES))
     x, targets, folds = x[some], targets[some], folds[some]
@@ -117,7 +120,7 @@ def _best_strength(x: Tensor, targets: Tensor, folds: Tensor, decided: Array | N
     best, error, heads = -np.inf, 0.0, None
     for strength in STRENGTHS:
         probs, heads = out_of_fold(x, targets, folds, strength, heads)
-        each = label_log_likelihoods(labels[judged], probs[judged])
+        each = label_log_likelihoods(labels[judged], probs[judged], TEMPERATURES if calibrated else (1.0,))
         if each.mean() < best:
             break
         best, error = float(each.mean()), float(each.std() / np.sqrt(len(each)))

@@ -149,6 +149,17 @@ def test_columns_of_other_issues_are_those_of_datalab():
     assert f"near-duplicates with different labels:\n{one}.png ({given[0]})  {other}.png ({given[1]})\n" in printed
 
 
+def test_five_pairs_with_different_labels_are_printed():
+    labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.2), count=200)
+    different = [(k, k + 1) for k in range(0, 200, 2) if labels[k] != labels[k + 1]][:7]
+    guesses, others = guesses_from_probs(labels, probs), other_issues(200, groups=different)
+    findings = findings_from_guesses(guesses, [str(k) for k in range(10)], others=others)
+    lines = terminal_summary(findings, summary(findings, None, {})).split("\n")
+    first = lines.index("near-duplicates with different labels:") + 1
+    assert lines[first] == "  ".join(f"{k} ({labels[k]})" for k in different[0])
+    assert lines[first + 5 : first + 7] == ["and 2 more", ""]
+
+
 def test_gallery_lists_every_kind_with_twins(tmp_path, capsys):
     findings = findings_with_others()
     one, other = np.flatnonzero(findings.conflicting).tolist()

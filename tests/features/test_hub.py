@@ -210,6 +210,7 @@ def test_timm_networks_load_from_files_and_from_the_local_cache(tmp_path, monkey
     expected = model.conv((images.float() / 255 - 0.5) / 0.25).mean((2, 3))
     torch.testing.assert_close(backbone(images), expected, rtol=1e-4, atol=1e-5)
     assert (backbone.dim, backbone.size) == (5, 24)
+    assert restore_backbone(backbone.about(), backbone.weights())(images).equal(backbone(images))
     asked = []
 
     def snapshot_download(repository, local_files_only):

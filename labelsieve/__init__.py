@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from labelsieve.audit import estimate_noise, label_quality
     from labelsieve.core import CriteriaALL, CriteriaOL, CriteriaPL, Method
     from labelsieve.methods import METHODS, Problem, make
     from labelsieve.methods.mentornet import default, mentornet, mentornet_prop
     from labelsieve.predict import Predictor, load
+    from labelsieve.quality import estimate_noise, find_label_issues, label_quality
 
 _MODULE_OF = {
     "CriteriaALL": "core",
@@ -24,8 +24,9 @@ _MODULE_OF = {
     "mentornet": "methods.mentornet",
     "mentornet_prop": "methods.mentornet",
     "Predictor": "predict",
-    "estimate_noise": "audit",
-    "label_quality": "audit",
+    "estimate_noise": "quality",
+    "find_label_issues": "quality",
+    "label_quality": "quality",
     "load": "predict",
 }
 
@@ -39,6 +40,7 @@ __all__ = [
     "Problem",
     "default",
     "estimate_noise",
+    "find_label_issues",
     "label_quality",
     "load",
     "make",

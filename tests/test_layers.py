@@ -25,9 +25,10 @@ ARROWS: dict[str, set[str]] = {
     "train": {"core", "errors", "files", "runtime"},
     "audit": {"errors", "files", "text"},
     "features": {"audit", "data", "errors", "files", "models", "runtime"},
+    "quality": {"audit", "data", "errors", "features"},
     "runs": {"data", "errors", "features", "files", "methods", "noise", "progress", "runtime", "train"},
     "predict": {"data", "errors", "features", "models", "runs", "runtime", "train"},
-    "__init__": {"audit", "core", "methods", "predict"},  # the public names, imported when they are used
+    "__init__": {"core", "methods", "predict", "quality"},  # the public names, imported when they are used
     "runs.execute": {
         *("__init__", "core", "data", "errors", "features", "methods", "models", "noise", "predict", "runs"),
         *("runtime", "train"),
@@ -35,8 +36,8 @@ ARROWS: dict[str, set[str]] = {
     "review": {"errors", "files", "runs", "text"},
     "report": {"audit", "errors", "files", "review", "runs", "text"},
     "auto": {
-        *("audit", "data", "errors", "features", "files", "methods", "models", "predict", "progress", "review"),
-        *("runs", "runs.execute", "runtime", "text", "train"),
+        *("audit", "data", "errors", "features", "files", "methods", "models", "predict", "progress", "quality"),
+        *("review", "runs", "runs.execute", "runtime", "text", "train"),
     },
     "sweep": {
         *("data", "errors", "features", "files", "methods", "models", "noise", "runs", "runs.execute", "runtime"),
@@ -62,6 +63,7 @@ LIBRARIES: dict[str, set[str]] = {
     "train": {"safetensors", "torch"},
     "audit": {"PIL", "numpy"},  # and pyarrow, by name
     "features": {"numpy", "safetensors", "torch"},  # and timm, tokenizers and transformers, by name
+    "quality": {"numpy", "torch"},
     "runs": {"numpy", "safetensors", "torch"},
     "predict": {"numpy", "safetensors", "torch"},
     "runs.execute": {"torch"},
@@ -75,6 +77,7 @@ WITHOUT_TORCH = (
     "cli",
     "audit",
     "features.installed",
+    "quality",
     "report.page",
     "review.session",
     "review.export",

@@ -103,13 +103,11 @@ def evenly_spaced(count: int, most: int) -> slice:
 
 def checked_labels(labels: Array, pred_probs: Array) -> Array:
     """Return the labels as int64 after checking them and the shape of the probabilities."""
-    labels = np.asarray(labels)
     if pred_probs.ndim != 2 or pred_probs.dtype.kind != "f":
         raise InputError(
             f"pred_probs must be floats of shape (samples, classes), got {pred_probs.dtype} {pred_probs.shape}"
         )
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise InputError(f"labels must be a one-dimensional array of integers, got {labels.dtype} {labels.shape}")
+    labels = label_array(labels)
     if len(labels) != len(pred_probs):
         raise InputError(f"{len(labels):,} labels but {len(pred_probs):,} rows of pred_probs; give one each per sample")
     if not len(labels):
@@ -123,6 +121,14 @@ def checked_labels(labels: Array, pred_probs: Array) -> Array:
             f"{pred_probs.shape[1]} columns, for classes 0 to {pred_probs.shape[1] - 1} "
             f"({len(wrong):,} labels are out of range)"
         )
+    return labels
+
+
+def label_array(labels: Array) -> Array:
+    """Return labels (n) as int64; raise InputError if they are not integers."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise InputError(f"labels must be a one-dimensional array of integers, got {labels.dtype} {labels.shape}")
     return labels.astype(np.int64)
 
 

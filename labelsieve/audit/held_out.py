@@ -19,6 +19,7 @@ from labelsieve.audit.posterior import TEMPERATURES, calibrate_groups
 PENALTY = 0.5  # samples subtracted from each share, and the log-likelihood that each share must add
 MAX_PROBABILITIES = 2_000_000  # used for the estimate
 RESAMPLES = 30
+SMALLEST = 1e-12  # lower bound of a probability before its logarithm
 
 
 class HeldOutNoise(NamedTuple):
@@ -65,7 +66,8 @@ def label_log_likelihood(labels: Array, probs: Array) -> float:
 def label_log_likelihoods(labels: Array, probs: Array, temperatures: Sequence[float] = TEMPERATURES) -> Array:
     """Return the log-likelihood (n) of each label under probabilities (n, K), at the temperature with the best mean."""
     rows = np.arange(len(labels))
-    return max((np.log(apply_temperature(probs, each)[rows, labels]) for each in temperatures), key=np.mean)
+    likelihoods = (apply_temperature(probs, each)[rows, labels] for each in temperatures)
+    return max((np.log(np.maximum(each, SMALLEST)) for each in likelihoods), key=np.mean)
 
 
 def in_larger_set(noise: HeldOutNoise, share: float) -> HeldOutNoise:
@@ -95,7 +97,7 @@ def _fit(probs: Array, labels: Array) -> tuple[_LabelModel, float]:
     penalized = _maximize(probs, labels, start, PENALTY, 50)
     model = _maximize(probs, labels, penalized, 0.0, 30)  # shares above zero are estimated without the penalty
     used = int((model.pairwise > 1e-6).sum()) + (model.uniform > 1e-6)
-    log_likelihood = np.log(np.maximum(_joint_probs(probs, labels, model).sum(1), 1e-12)).sum()
+    log_likelihood = np.log(np.maximum(_joint_probs(probs, labels, model).sum(1), SMALLEST)).sum()
     return model, float(log_likelihood - PENALTY * used)
 
 

@@ -53,13 +53,15 @@ def find_label_issues(
     Returns:
         A boolean mask (n), or the positions of the issues, the most suspicious first.
     """
-    if return_indices_ranked_by not in (None, "label_quality"):
-        raise InputError(f"return_indices_ranked_by must be label_quality or None, got {return_indices_ranked_by!r}")
-    quality = label_quality(labels, pred_probs)
+    return issues_of(label_quality(labels, pred_probs), return_indices_ranked_by)
+
+
+def issues_of(quality: Array, ranked_by: Literal["label_quality"] | None = None) -> Array:
+    """Return which labels with these qualities (n) are issues, as a mask or as ranked positions."""
+    if ranked_by not in (None, "label_quality"):
+        raise InputError(f"return_indices_ranked_by must be label_quality or None, got {ranked_by!r}")
     issues: Array = quality < THRESHOLD
-    if return_indices_ranked_by is None:
-        return issues
-    return np.argsort(quality, kind="stable")[: issues.sum()]
+    return issues if ranked_by is None else np.argsort(quality, kind="stable")[: issues.sum()]
 
 
 def judge_twice(first: Guesses, second: Guesses) -> tuple[tuple[Guesses, Array], Array, Noise]:

@@ -1,4 +1,4 @@
-"""labelsieve audit: list the labels that are probably wrong, from a finished run or from predicted probabilities."""
+"""labelsieve audit: list the labels that are probably wrong, from a finished run, probabilities or features."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -12,12 +12,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--out", type=Path, metavar="FOLDER", help="folder for tables and thumbnails. Default: audit/ in the run folder"
     )
     parser.add_argument(
-        "--data", metavar="DATA", help="the run's data, if it was moved; with --pred-probs, the samples, to show them"
+        "--data", metavar="DATA", help="the run's data, if it was moved; without a run, the samples, to show them"
     )
     parser.add_argument(
         "--labels",
         metavar="FILE",
-        help="with --pred-probs, the labels (.npy, .npz or .csv); with a run, its label file, if it was moved",
+        help="without a run, the labels (.npy, .npz or .csv); with a run, its label file, if it was moved",
     )
     parser.add_argument(
         "--pred-probs",
@@ -26,12 +26,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="out-of-sample probabilities (.npy, .npz or .csv), one row per sample, one column per class",
     )
     parser.add_argument(
+        "--features",
+        type=Path,
+        metavar="FILE",
+        help="instead of --pred-probs: features (.npy, .npz, .parquet or a saved dataset), one row per sample, such as "
+        "embeddings",
+    )
+    parser.add_argument(
         "--classes",
         type=Path,
         metavar="FILE",
-        help="with --pred-probs, class names, one per line. Default: a .csv's header",
+        help="without a run, class names, one per line. Default: a .csv's header",
     )
-    parser.add_argument("--text", metavar="FILE:COLUMN", help="with --pred-probs, the texts that were classified")
+    parser.add_argument("--text", metavar="FILE:COLUMN", help="without a run, the texts of the samples")
     parser.add_argument(
         "--export",
         action="append",
@@ -45,24 +52,28 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     from labelsieve.audit.files import EXPORTS
     from labelsieve.auto.audit import audit_run
-    from labelsieve.auto.pred_probs import audit_files
+    from labelsieve.auto.files import audit_files
 
     for name in options.export:
         if name not in EXPORTS:
             raise InputError(f"unknown export {name!r}: {nearest(name, EXPORTS)}")
-    if options.run and options.pred_probs is None:
+    without_run = options.pred_probs is not None or options.features is not None
+    if options.run and not without_run:
         audit_run(
             Path(options.run), options.out, options.data, options.labels, export=options.export, model=options.model
         )
-    elif options.pred_probs is not None and options.labels is not None and options.out is not None and not options.run:
+    elif without_run and options.labels is not None and options.out is not None and not options.run:
         audit_files(
             Path(options.labels),
-            options.pred_probs,
             options.out,
+            pred_probs=options.pred_probs,
+            features=options.features,
             classes=options.classes,
             text=options.text,
             data=options.data,
             export=options.export,
         )
     else:
-        raise InputError("name the run to audit: labelsieve audit RUN; or give --labels, --pred-probs and --out")
+        raise InputError(
+            "name the run to audit: labelsieve audit RUN; or give --labels and --out, and --pred-probs or --features"
+        )

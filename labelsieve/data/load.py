@@ -189,7 +189,7 @@ def find(source: str, options: ReadOptions) -> Listing:
 
 def _with_features(listing: Listing, file: Path, source: str) -> Listing:
     """Return the features of a file with the labels of a listing, whose samples become the original ones."""
-    stored = _read_features(file)
+    stored = read_features(file)
     splits = listing.splits()
     rows = _rows_of_splits(stored.rows, listing, file, source)
     sets = {}
@@ -203,7 +203,8 @@ def _with_features(listing: Listing, file: Path, source: str) -> Listing:
     return Listing(sets["train"], sets.get("test"), sets.get("valid"), listing.unusable, kind)
 
 
-def _read_features(file: Path) -> FeatureFile:
+def read_features(file: Path) -> FeatureFile:
+    """Return the features in a .npy, .npz or Parquet file or in a saved dataset."""
     if file.suffix.lower() in (".npy", ".npz") and file.is_file():
         return read_array_features(file)
     if is_saved_dataset(file) or (is_parquet(file) and file.exists()):

@@ -18,6 +18,10 @@ from labelsieve.runs.tables import plus_minus
 from labelsieve.text import percent
 
 CONTENT_NOUNS = {"image": "images", "text": "texts", "row": "rows"}
+AUDITED_BY = {  # input of an audit without a run -> how the labels were judged
+    "pred_probs": "compared with the predicted probabilities",
+    "features": "judged, by linear classifiers that did not learn them, from the features",
+}
 NAMING_INPUTS = ("data", "text", "labels")  # inputs that can name the data, best first
 COMPARABLE = {"method", "criterion", "options", "seed", "threads", "device", "precision", "cache", "workers"}
 
@@ -71,12 +75,16 @@ def audit_facts(audit: AuditResults) -> list[str | Markup]:
     """Return sentences on the inputs of an audit without a run."""
     made = audit.made
     size = f"{audit.samples:,} labels of {len(audit.classes)} classes"
-    if not made.get("labels") or not made.get("pred_probs"):
+    by = next((name for name in AUDITED_BY if made.get(name)), None)
+    if not made.get("labels") or by is None:
         return [f"{size} were audited. This folder does not contain the run that they belong to."]
-    files = (_quoted(PurePath(str(made[name])).name) for name in ("labels", "pred_probs"))
-    sentence = Markup("The {} in {} were compared with the predicted probabilities in {}. No model was trained.")
+    labels, file = (_quoted(PurePath(str(made[name])).name) for name in ("labels", by))
+    sentence = Markup("The {} in {} were {} in {}. No model was delivered.")
     not_shown = "The samples themselves are not shown; pass --text or --data to labelsieve audit to show them."
-    return [sentence.format(size, *files), *([] if made.get("data") or made.get("text") else [not_shown])]
+    return [
+        sentence.format(size, labels, AUDITED_BY[by], file),
+        *([] if made.get("data") or made.get("text") else [not_shown]),
+    ]
 
 
 def training_warnings(run: Run) -> list[str]:

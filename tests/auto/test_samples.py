@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from labelsieve.auto.pred_probs import audit_files
+from labelsieve.auto.files import audit_files
 from labelsieve.auto.samples import MAX_TEXT, sample_renderer, sample_texts
 from labelsieve.data import Labelled, ReadOptions, load_data
 from tests.conftest import blobs
@@ -90,7 +90,8 @@ def test_audit_of_probabilities_shows_a_table_of_texts(tmp_path):
     probs[7] = [0.99, 0.01]  # its label is b
     np.save(tmp_path / "labels.npy", labels)
     np.save(tmp_path / "probs.npy", probs)
-    audit_files(tmp_path / "labels.npy", tmp_path / "probs.npy", tmp_path / "audit", data=str(tmp_path / "t.csv"))
+    files = {"pred_probs": tmp_path / "probs.npy", "data": str(tmp_path / "t.csv")}
+    audit_files(tmp_path / "labels.npy", tmp_path / "audit", **files)
     first = json.loads((tmp_path / "audit" / "gallery.jsonl").read_text().splitlines()[0])
     assert first["id"] == "t.csv:9" and first["text"] == "text 7" and first["suggested_label"] == "a"
     assert "text 7" in (tmp_path / "audit" / "labels.csv").read_text().splitlines()[1]

@@ -1,4 +1,4 @@
-"""Audit of files of labels and probabilities: accepted files, errors, and report and review of the audit."""
+"""Audit of files of labels, and of probabilities or features: accepted files, errors, report and review."""
 
 import csv
 import json
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelsieve.audit import find_label_issues
-from labelsieve.auto.pred_probs import class_numbers, is_header, read_labels, read_probabilities
+from labelsieve import find_label_issues
+from labelsieve.auto.files import class_numbers, is_header, read_labels, read_probabilities
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.noise import pair
@@ -138,7 +138,7 @@ def test_report_of_an_audit_without_a_run(folder, capsys):
     assert "<span>review</span> <span>found</span>" in text
     for of_a_run in ('id="training"', "penalty", "<polyline", "<span>predict</span>", "epochs", "delivered model"):
         assert of_a_run not in text
-    assert "The file labels.csv lists every sample" in text and "No model was trained" in text
+    assert "The file labels.csv lists every sample" in text and "No model was delivered" in text
 
 
 def test_report_shows_rows_and_the_training_command(folder):
@@ -325,3 +325,109 @@ def test_rows_are_rounded_in_report_and_review(folder):
     assert {suspect["index"]: suspect["row"] for suspect in initial["samples"]} == {
         i: {"length": float(f"{i}.09")} for i in range(90)
     }
+
+
+@pytest.fixture
+def embedded(folder):
+    """Write features of the 90 samples: three clusters, a copy of sample 4 with another label, and an outlier."""
+    random = np.random.default_rng(0)
+    true = np.arange(90) % 3
+    features = 6 * np.eye(3, 12)[true] + random.normal(size=(90, 12))
+    features[10] = features[4]  # both green, 10 is labelled blue
+    features[89] = [0] * 11 + [60]
+    np.save("x.npy", features.astype(np.float16))
+    return folder
+
+
+FEATURES = ["audit", "--labels", "y.npy", "--features", "x.npy", "--out", "found"]
+
+
+def rows_of(name):
+    with (Path(name) / "labels.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_features_are_audited(embedded, capsys):
+    assert execute([*FEATURES, "--text", "t.csv:words"]) == 0
+    out = capsys.readouterr().out
+    assert "assumed order" not in out and out.endswith("review: labelsieve review found\n")
+    rows = rows_of("found")
+    flagged = {int(row["index"]) for row in rows if row["is_label_issue"] == "true"}
+    assert len(flagged & set(range(0, 90, 10))) >= 8 and len(flagged) <= 11
+    given = np.load("y.npy")
+    assert all(row["given_label"] == given[int(row["index"])] for row in rows)
+    _, numbers = np.unique(given, return_inverse=True)
+    found = find_label_issues(numbers, features=np.load("x.npy"))
+    assert flagged == set(np.flatnonzero(found).tolist())
+    by_index = {int(row["index"]): row for row in rows}
+    assert by_index[10]["near_duplicate_sets"] == "[4]" and by_index[10]["is_near_duplicate_issue"] == "true"
+    assert by_index[89]["is_outlier_issue"] == "true" and by_index[7]["text"].startswith("'=text 7,")
+    summary = json.loads((embedded / "found" / "summary.json").read_bytes())
+    assert summary["classes"] == sorted(NAMES) and summary["made"]["features"] == "x.npy"
+    assert summary["other_issues"]["near_duplicate_other_label"] >= 2
+
+
+def test_features_of_all_formats_give_the_same_audit(embedded, capsys):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    features = np.load("x.npy")
+    names = np.array([f"photo-{index}.jpg" for index in range(90)])
+    np.savez("x.npz", features=features, names=names, test_features=features[:5], labels=np.zeros(90))
+    parquet.write_table(pyarrow.table({"vector": list(features.astype(np.float32))}), "x.parquet")
+    quality = {}
+    for name in ("x.npy", "x.npz", "x.parquet"):
+        assert execute(["audit", "--labels", "y.npy", "--features", name, "--out", f"of-{name}"]) == 0
+        quality[name] = [(row["index"], row["label_quality"]) for row in rows_of(f"of-{name}")]
+    assert quality["x.npy"] == quality["x.npz"] == quality["x.parquet"]
+    assert {row["id"] for row in rows_of("of-x.npz")} == set(names)
+    assert "add --text or --data" in capsys.readouterr().out
+
+
+def test_report_and_review_of_features(embedded):
+    (embedded / "rows.csv").write_text("x,label\n" + "".join(f"{i},{NAMES[i % 3]}\n" for i in range(90)))
+    assert execute([*FEATURES, "--data", "rows.csv"]) == 0 and execute(["report", "found"]) == 0
+    text = (embedded / "found" / "report.html").read_text(encoding="utf-8")
+    judged = "judged, by linear classifiers that did not learn them, from the features in"
+    assert judged in text and "<bdi>x.npy</bdi>" in text and "<dt><bdi>x</bdi></dt>" in text
+    state = ReviewState(embedded / "found")
+    assert 10 in state.samples and "Near-duplicate" in state.samples[10].why
+
+
+def test_class_names_of_features(embedded):
+    _, numbers = np.unique(np.load("y.npy"), return_inverse=True)
+    np.save("numbers.npy", numbers)
+    argv = ["audit", "--labels", "numbers.npy", "--features", "x.npy", "--out"]
+    assert execute([*argv, "plain"]) == 0
+    (embedded / "four.txt").write_text("\n".join([*sorted(NAMES), "violet"]))
+    assert execute([*argv, "named", "--classes", "four.txt"]) == 0
+    classes = [json.loads(Path(out, "summary.json").read_bytes())["classes"] for out in ("plain", "named")]
+    assert classes == [["0", "1", "2"], [*sorted(NAMES), "violet"]]
+
+
+def test_unusable_features_print_one_line(embedded, capsys):
+    assert "give either --pred-probs or --features" in refused(capsys, *FEATURES, "--pred-probs", "p.npy")
+    assert "name the run to audit" in refused(capsys, *FEATURES, "some-run")
+    assert "name the run to audit" in refused(capsys, *FEATURES[:-2])
+
+    def with_features(values, labels="y.npy"):
+        np.save("other.npy", values)
+        return refused(capsys, "audit", "--labels", labels, "--features", "other.npy", "--out", "o")
+
+    features = np.load("x.npy")
+    assert "90 labels but 89 rows of features" in with_features(features[:-1])
+    assert "features must be numbers of shape (n, columns)" in with_features(features[0])
+    features[3, 1] = np.inf
+    assert "other.npy: row 3, column 1 contains inf" in with_features(features)
+    argv = ("audit", "--labels", "y.npy", "--out", "o", "--features")
+    assert "cannot read the features none.npy: no such file" in refused(capsys, *argv, "none.npy")
+    assert "cannot read the features t.csv: unknown format" in refused(capsys, *argv, "t.csv")
+    np.save("far.npy", np.where(np.arange(90) == 3, 5000, np.arange(90) % 3))
+    np.save("negative.npy", np.arange(90) % 3 - 1)
+    for name, message in (
+        ("far.npy", "far.npy has 90 labels, of which the largest is 5,000"),
+        ("negative.npy", "negative.npy must hold one array of names or of class numbers from 0"),
+        ("p.npy", "p.npy must hold one array of names or of class numbers from 0"),
+    ):
+        assert message in refused(capsys, "audit", "--labels", name, "--features", "x.npy", "--out", "o")
+    (embedded / "few.csv").write_text("x,label\n1,red\n2,green\n3,blue\n")
+    assert "few.csv has 3 samples but y.npy has 90 labels" in refused(capsys, *FEATURES, "--data", "few.csv")
+    assert not (embedded / "o").exists() and not (embedded / "found").exists()

@@ -1,26 +1,32 @@
-"""Audit of labels with the predicted probabilities of any classifier, both read from files.
+"""Audit of labels in a file, with the predicted probabilities of any classifier or with features, also in a file.
 
-`audit_files` is the audit without a run. Labels and probabilities come from .npy, .npz or .csv files.
+`audit_files` is the audit without a run. Labels and probabilities come from .npy, .npz or .csv files, features from the
+files that `labelsieve train --features` reads.
 """
 
 import hashlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import findings_from_guesses
-from labelsieve.audit.guesses import Array, guesses_from_probs
+from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
+from labelsieve.audit.others import OtherIssues
 from labelsieve.auto.audit import print_ignored_decisions
 from labelsieve.auto.samples import read_texts, sample_renderer, sample_texts, text_file, text_renderer
 from labelsieve.data import ReadOptions
-from labelsieve.data.arrays import load_npy, load_npz
+from labelsieve.data.arrays import finite_rows, load_npy, load_npz
 from labelsieve.data.classes import encode_labels
-from labelsieve.data.load import find
+from labelsieve.data.load import find, read_features
+from labelsieve.data.sets import Undecoded
 from labelsieve.data.table import read_records
 from labelsieve.errors import InputError
+from labelsieve.features.neighbours import find_other_issues
+from labelsieve.quality import judge
 from labelsieve.review.decisions import decisions_path
 from labelsieve.runs.execute import versions
 from labelsieve.runs.read import read_json
@@ -38,54 +44,102 @@ ACCEPTED = {
 }
 
 
+class _Evidence(NamedTuple):
+    """Labels of n samples, and what speaks for or against them."""
+
+    guesses: Guesses
+    classes: Names
+    second: Guesses | None = None  # about true classes, of heads that learned corrected labels
+    others: OtherIssues | None = None
+    ids: Sequence[str] | None = None  # (n)
+
+
 def audit_files(
     labels: Path,
-    pred_probs: Path,
     out: Path,
     *,
+    pred_probs: Path | None = None,
+    features: Path | None = None,
     classes: Path | None = None,
     text: str | None = None,
     data: str | None = None,
     export: Sequence[str] = (),
 ) -> None:
-    """Audit labels with the probabilities of any classifier, write the files of the audit and print the result.
+    """Audit labels with the probabilities of any classifier or with features, write the files and print the result.
 
     Args:
         labels: File of the labels.
-        pred_probs: File of the probabilities, from a classifier that was not trained on these labels.
         out: Folder of the audit.
+        pred_probs: File of the probabilities, from a classifier that was not trained on these labels.
+        features: File of features of the samples, instead of probabilities.
         classes: Text file with a class name per line, in the order of the columns.
         text: The samples themselves, as file.csv:column.
         data: The samples themselves, as data for `labelsieve train`.
         export: Names of additional formats, keys of `labelsieve.audit.files.EXPORTS`.
     """
-    probs, columns = read_probabilities(pred_probs)
     samples = None if data is None else find(data, ReadOptions()).train
-    if samples is not None and len(samples) != len(probs):
-        raise InputError(f"{data} has {len(samples):,} samples but {pred_probs} has {len(probs):,} rows")
-    known = _read_class_names(classes, probs.shape[1]) or columns
-    numbers, names = _numbered_labels(
-        labels, probs.shape[1], known, None if samples is None else tuple(samples.classes)
-    )
-    guesses = guesses_from_probs(numbers, probs)
-    render, ids, texts = None, None, None
+    if features is not None and pred_probs is None:
+        found = _judge_by_features(labels, features, classes, samples)
+    elif pred_probs is not None and features is None:
+        found = _judge_by_probabilities(labels, pred_probs, classes, samples)
+    else:
+        raise InputError("give either --pred-probs or --features")
+    guesses, ids = found.guesses, found.ids
+    render, texts = None, None
     if data is not None and samples is not None:
+        if len(samples) != len(guesses):
+            raise InputError(f"{data} has {len(samples):,} samples but {labels} has {len(guesses):,} labels")
         render, ids = sample_renderer(data, ReadOptions(), samples), samples.names and list(samples.names)
         texts = sample_texts(samples)
     elif text is not None:
         texts = read_texts(text, len(guesses))
         render = text_renderer(texts)
-    fingerprint = hashlib.sha256(repr(names).encode() + guesses.labels.tobytes()).hexdigest()[:16]
+    fingerprint = hashlib.sha256(repr(found.classes).encode() + guesses.labels.tobytes()).hexdigest()[:16]
     _refuse_other_decisions(out, fingerprint)
-    made = {"method": "pred-probs", "versions": versions(), "statistics": False, "fingerprint": fingerprint}
-    made |= {"labels": str(labels), "pred_probs": str(pred_probs), "data": data, "text": text and text_file(text)}
-    findings = findings_from_guesses(guesses, names, ids, out_of_sample=True)
+    made: dict[str, Any] = {
+        "method": "features" if features else "pred-probs",
+        "versions": versions(),
+        "statistics": False,
+    }
+    made |= {"fingerprint": fingerprint, "labels": str(labels), "data": data, "text": text and text_file(text)}
+    made |= {"features": str(features)} if features else {"pred_probs": str(pred_probs)}
+    findings = findings_from_guesses(
+        guesses, found.classes, ids, out_of_sample=True, second=found.second, others=found.others
+    )
     write_audit(findings, out, made, render=render, texts=texts, export=export)
     print_ignored_decisions(out, export)
     folder = printable(shlex.quote(str(out)))
     print(f"report: labelsieve report {folder}\nreview: labelsieve review {folder}")
     if render is None:
         print("To show the samples in the report and the review, add --text or --data to this command.")
+
+
+def _judge_by_probabilities(
+    labels: Path, pred_probs: Path, classes: Path | None, samples: Undecoded | None
+) -> _Evidence:
+    probs, columns = read_probabilities(pred_probs)
+    count = probs.shape[1]
+    known = columns if classes is None else _read_class_names(classes, count)
+    of_data = tuple(samples.classes) if samples is not None and len(samples.classes) == count else None
+    candidates = known or of_data
+    numbers, names, assumed = class_numbers(read_labels(labels), candidates, labels, count)
+    if assumed or (candidates and not known):
+        listed = printable(", ".join(names[:PRINTED_CLASSES])) + (", ..." if count > PRINTED_CLASSES else "")
+        print(f"assumed order of the columns: {listed}; name them with --classes if this is wrong")
+    return _Evidence(guesses_from_probs(numbers, probs), names)
+
+
+def _judge_by_features(labels: Path, features: Path, classes: Path | None, samples: Undecoded | None) -> _Evidence:
+    stored = read_features(features)
+    if "train" not in stored.rows:
+        raise InputError(f"{features} has no training split (splits: {', '.join(stored.rows)}); the labels are its own")
+    rows = finite_rows(stored.rows["train"], str(features))
+    of_data = None if samples is None else tuple(samples.classes)
+    known = of_data if classes is None else _read_class_names(classes)
+    numbers, names, _ = class_numbers(read_labels(labels), known, labels)
+    judgment = judge(numbers, rows, len(names))
+    others = find_other_issues(rows, judgment.first.labels)
+    return _Evidence(judgment.first, names, judgment.second, others, stored.names.get("train"))
 
 
 def read_labels(path: Path) -> Array:
@@ -118,50 +172,53 @@ def read_probabilities(path: Path) -> tuple[Array, Names | None]:
     return probs, names
 
 
-def _read_class_names(path: Path | None, count: int) -> Names | None:
+def _read_class_names(path: Path, count: int | None = None) -> Names:
     """Return the class names in a text file with one name per line."""
-    if path is None:
-        return None
     try:
         names = tuple(path.read_text(encoding="utf-8-sig").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}; --classes needs a text file with one name per line") from error
-    if len(names) != count or len(set(names)) < len(names):
-        raise InputError(f"{path} must name {count} different classes, one per line, in the order of the columns")
+    if len(names) != (count or len(names)) or len(set(names)) < len(names):
+        order = f"{count} different classes, one per line, in the order of the columns"
+        raise InputError(f"{path} must name {order if count else 'different classes, one per line'}")
     return names
 
 
-def class_numbers(labels: Array, names: Names | None, path: Path, count: int) -> tuple[Array, Names, bool]:
+def class_numbers(
+    labels: Array, names: Names | None, path: Path, count: int | None = None
+) -> tuple[Array, Names, bool]:
     """Return labels (n) as class numbers, the names of the classes, and whether their order is assumed.
 
-    Labels that are all among the names of the columns stand for these; other integers stand for the columns, from 0.
+    Labels that are all among the names of the classes stand for these; other integers are class numbers, from 0.
+    Without a `count`, the classes are those that the labels name, or reach from 0 to the largest label.
     """
     distinct, codes = np.unique(labels, return_inverse=True)
     words = [word.decode(errors="replace") if isinstance(word, bytes) else str(word) for word in distinct.tolist()]
     place = {name: k for k, name in enumerate(names or ())}
     if words and all(word in place for word in words):
         return np.array([place[word] for word in words], dtype=np.int64)[codes], names or (), False
-    if labels.dtype.kind not in "US":
-        return labels, names or tuple(map(str, range(count))), False
-    if words and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        return np.array([int(word) for word in words])[codes], names or tuple(map(str, range(count))), False
+    numeric = words and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
+    if labels.dtype.kind not in "US" or numeric:
+        numbers = labels if labels.dtype.kind not in "US" else np.array([int(word) for word in words])[codes]
+        return numbers, names or tuple(map(str, range(count or _count_classes(numbers, path)))), False
     if names is not None:
         unknown = next(word for word in words if word not in place)
         raise InputError(f"{path}: {unknown!r} is not one of the classes ({', '.join(names[:10])})")
-    numbers, found = encode_labels(labels, str(path))
-    if len(found) != count:
+    encoded, found = encode_labels(labels, str(path))
+    if count is not None and len(found) != count:
         raise InputError(f"{path} has {len(found)} classes, the probabilities {count} columns; set --classes")
-    return numbers.numpy(), found, True
+    return encoded.numpy(), found, True
 
 
-def _numbered_labels(path: Path, count: int, known: Names | None, of_data: Names | None) -> tuple[Array, Names]:
-    """Return labels as numbers and the names of the classes; print the names if they are assumed."""
-    candidates = known or (of_data if of_data and len(of_data) == count else None)
-    numbers, names, assumed = class_numbers(read_labels(path), candidates, path, count)
-    if assumed or (candidates and not known):
-        listed = printable(", ".join(names[:PRINTED_CLASSES])) + (", ..." if count > PRINTED_CLASSES else "")
-        print(f"assumed order of the columns: {listed}; name them with --classes if this is wrong")
-    return numbers, names
+def _count_classes(numbers: Array, path: Path) -> int:
+    """Return the number of classes of labels that are numbers from 0."""
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers) or not numbers.min() >= 0:
+        raise InputError(f"{path} must hold one array of names or of class numbers from 0, got {numbers.dtype}")
+    if numbers.max() >= len(numbers):
+        raise InputError(
+            f"{path} has {len(numbers):,} labels, of which the largest is {numbers.max():,}; number the classes from 0"
+        )
+    return int(numbers.max()) + 1
 
 
 def _refuse_other_decisions(out: Path, fingerprint: str) -> None:

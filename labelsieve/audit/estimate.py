@@ -9,6 +9,8 @@ from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.audit.posterior import count_joint, label_given_true, label_probability, posterior, unmix
 
 Z_95 = 1.96  # standard errors of a 95% interval
+HARD_SAMPLES = 0.01  # share of hard samples mistaken for wrong labels where few labels are wrong (decision 25)
+HIGH_RATE = 0.4  # noise rate from which on none are
 MAX_LOG_FACTOR = 40.0  # bound of the search for a factor on the odds
 BISECTIONS = 80
 
@@ -55,12 +57,14 @@ def estimate_in_sample_noise(guesses: Guesses) -> Noise:
 def estimate_out_of_sample_noise(guesses: Guesses, unmixed: tuple[Guesses, Array] | None = None) -> Noise:
     """Estimate the noise from guesses of a classifier that was not trained on the labels of these samples.
 
-    The lower end of the range assumes that the guesses are about true classes already. `unmixed` is the result of
-    `unmix(guesses)`, if it is known.
+    The lower end of the range assumes that the guesses are about true classes already, and that hard samples look
+    wrong. `unmixed` is the result of `unmix(guesses)`, if it is known.
     """
     true_guesses, label_given = unmix(guesses) if unmixed is None else unmixed
     likely, joint = posterior(true_guesses, label_given)
-    return _noise_from(guesses, likely, joint, label_probability(guesses, label_given))
+    noise = _noise_from(guesses, likely, joint, label_probability(guesses, label_given))
+    hard = HARD_SAMPLES * max(0.0, 1 - noise.rate.estimate / HIGH_RATE)
+    return replace(noise, rate=noise.rate._replace(low=max(0.0, noise.rate.low - hard)))
 
 
 def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:

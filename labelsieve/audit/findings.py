@@ -22,8 +22,9 @@ CLEAN_BELOW = 0.02  # lower end of the noise rate, below which labels count as c
 IMPLAUSIBLE_RATE = 0.5  # noise rate above which a weak model is the likelier explanation
 UNSURE_BELOW = 0.5  # predicted probability below which the model is called unsure
 WEAK_MODEL = 1 / 3  # error on correct labels, from which a model is too weak to judge labels
+NEAR_CHANCE = 0.85  # of the error of always predicting the most common label, likewise
 CONTRADICTION = 2.0  # factor between estimate and suspects from which they contradict each other
-NEGLIGIBLE = 0.03  # unless they differ by less than this share of the samples
+NEGLIGIBLE = 0.05  # unless they differ by less than this share of the samples
 DECIDED = "You decided on this label."
 
 
@@ -73,7 +74,7 @@ class Findings:
     @property
     def doubt(self) -> str:
         """Return why these findings must not be applied unseen; empty if nothing speaks against it."""
-        return doubt_about(self.noise.rate.estimate, float(self.issues.mean()), self.held_out_error)
+        return doubt_about(self.noise.rate.estimate, self.issues, self.labels, self.held_out_error)
 
     @property
     def _verdict_on_labels(self) -> str:
@@ -129,15 +130,20 @@ class Findings:
         return np.where(kept, self.labels, self.corrected)
 
 
-def doubt_about(rate: float, suspects: float, held_out_error: float | None) -> str:
+def doubt_about(rate: float, issues: Array, labels: Array, held_out_error: float | None) -> str:
     """Return why an audit must not be applied unseen, in a sentence; empty if nothing speaks against it.
 
     Args:
         rate: Estimated share of wrong labels.
-        suspects: Share of labels that are more likely wrong than right.
+        issues: (n) labels that are more likely wrong than right.
+        labels: (n) given labels.
         held_out_error: Share of labels that a model which did not learn them predicts differently.
     """
-    if held_out_error is not None and held_out_error - rate > WEAK_MODEL * (1 - rate):
+    by_chance = 1 - np.bincount(labels).max() / len(labels)
+    suspects = float(issues.mean())
+    if held_out_error is not None and (
+        held_out_error - rate > WEAK_MODEL * (1 - rate) or held_out_error > NEAR_CHANCE * by_chance > 0
+    ):
         return (
             f"The model is too weak to judge these labels: it predicts {percent(held_out_error)} of those it has not "
             "learned differently. Nothing is corrected; check samples yourself, or train a better model."

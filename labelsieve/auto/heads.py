@@ -59,7 +59,7 @@ def _summary(judgment: Judgment) -> dict[str, Any]:
     _, quality, noise = judge_twice(judgment.first, judgment.second)
     error, issues = held_out_error(judgment.first), quality < THRESHOLD
     rate = noise.rate
-    doubt = doubt_about(rate.estimate, float(issues.mean()), error)
+    doubt = doubt_about(rate.estimate, issues, judgment.first.labels, error)
     return {
         "samples": len(quality),
         "strength": judgment.strength,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.estimate import Interval
+from labelsieve.audit.estimate import HARD_SAMPLES, HIGH_RATE, Interval
 from labelsieve.audit.guesses import Guesses, concatenated, guesses_from_probs, guesses_from_run
 from labelsieve.audit.held_out import (
     HeldOutNoise,
@@ -39,8 +39,6 @@ FOLDS = 5  # trainings that each hold out one fifth
 CLEAR_ADVANTAGE = 0.035  # minimum advantage in mean log-likelihood for the selecting trainings to judge
 CLEAR_SHARE = 0.03  # and minimum advantage as a share of the plain judges' negative log-likelihood
 FEWEST = 50  # held-out samples needed for an estimate
-HIGH_RATE = 0.4  # noise rate given to the probes; from this rate on, estimates are reported unchanged
-HARD_SAMPLES = 0.01  # share of hard samples mistaken for wrong labels where few labels are wrong
 SMALLEST = 1e-12  # lower bound for the product of two probabilities
 
 

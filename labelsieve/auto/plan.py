@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labelsieve.audit.estimate import HIGH_RATE
 from labelsieve.audit.held_out import HeldOutNoise
-from labelsieve.auto.judge import FOLDS, HIGH_RATE
+from labelsieve.auto.judge import FOLDS
 from labelsieve.methods import GUARDS
 from labelsieve.runs.execute import LINEAR, epochs_of, is_linear_head
 from labelsieve.runs.folder import CORRECTED

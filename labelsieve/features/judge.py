@@ -6,7 +6,7 @@ noise and the probabilities of the true classes (`labelsieve.audit.posterior`).
 
 Second round: heads learn these probabilities instead of the labels, again out of fold, and predict true classes. This
 ranks wrong labels better than the first round, but its own estimate of the noise would be too low: a head that learned
-from corrected labels confirms them. The estimate therefore stays that of the first round (docs/decisions/035).
+from corrected labels confirms them. The estimate therefore stays that of the first round (docs/decisions/036).
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,15 @@ import pytest
 
 from labelsieve.audit import estimate_noise, find_label_issues
 from labelsieve.audit.estimate import Interval, Noise
-from labelsieve.audit.findings import DECIDED, Findings, add_training_margin, findings_from_guesses, reason, reasons
+from labelsieve.audit.findings import (
+    DECIDED,
+    Findings,
+    add_training_margin,
+    doubt_about,
+    findings_from_guesses,
+    reason,
+    reasons,
+)
 from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.noise import pair
 from tests.audit.simulated import label_predictions, other_issues, true_class_predictions
@@ -91,7 +99,8 @@ def test_unreliable_class_is_not_corrected(doubted, unreliable):
     labels = np.repeat(np.arange(3), 10)
     issues = np.concatenate([np.arange(10) < count for count in doubted])
     findings = findings_from_guesses(guesses_from_probs(labels, np.full((30, 3), 1 / 3)), "abc")
-    findings = replace(findings, suggested=(labels + 1) % 3, issues=issues)
+    noise = replace(findings.noise, rate=Interval(issues.mean(), 0.0, 1.0))
+    findings = replace(findings, suggested=(labels + 1) % 3, issues=issues, noise=noise)
     assert findings.unreliable_classes == unreliable
     changed = issues & ~np.isin(labels, ["abc".index(name) for name in unreliable])
     assert findings.training_labels.tolist() == np.where(changed, (labels + 1) % 3, labels).tolist()
@@ -169,3 +178,32 @@ def test_other_issues_are_reported_and_change_no_judgment():
     assert np.flatnonzero(found.conflicting).tolist() == [0, twin]
     assert found.twins[[0, twin, 7]].tolist() == [twin, 0, -1]
     assert not plain.conflicting.any() and (plain.twins == -1).all()
+
+
+LABELS = np.repeat(np.arange(4), 250)
+
+
+@pytest.mark.parametrize(
+    ("rate", "suspects", "error", "said"),
+    [
+        (0.2, 0.2, 0.3, ""),
+        (0.2, 0.11, None, ""),
+        (0.04, 0.0, 0.1, ""),  # few labels: no contradiction
+        (0.39, 0.12, None, "39% of the labels are estimated to be wrong, but 12% look wrong one by one"),
+        (0.1, 0.25, None, "10% of the labels are estimated to be wrong, but 25% look wrong one by one"),
+        (0.1, 0.1, 0.45, "predicts 45% of those it has not learned differently"),
+        (0.7, 0.7, 0.74, "predicts 74% of those it has not learned differently"),  # no better than chance
+    ],
+)
+def test_findings_that_must_not_be_applied_say_so(rate, suspects, error, said):
+    issues = np.arange(1000) < 1000 * suspects
+    doubt = doubt_about(rate, issues, LABELS, error)
+    assert said in doubt and bool(doubt) == bool(said)
+
+
+def test_doubt_comes_first_and_nothing_is_corrected():
+    labels, probs, _ = label_predictions(lambda k: pair(k, 0.3))
+    found = findings_from_guesses(guesses_from_probs(labels, probs), NAMES, out_of_sample=True)
+    assert not found.doubt and (found.training_labels != labels).any()
+    weak = replace(found, held_out_error=0.9)
+    assert weak.verdict.startswith("The model is too weak") and (weak.training_labels == labels).all()

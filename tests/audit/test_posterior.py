@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from benchmarks.detection import average_precision, decision
 from labelsieve.audit import estimate_noise, find_label_issues, label_quality
 from labelsieve.audit import posterior as posterior_module
-from labelsieve.audit.guesses import guesses_from_probs
+from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.audit.posterior import (
     UNMIXING_ROUNDS,
     best_temperature,
+    calibrate,
     count_confident,
     count_joint,
     deconvolve,
@@ -19,7 +20,9 @@ from labelsieve.audit.posterior import (
     label_probability,
     posterior,
     shrunk_label_given_true,
+    true_class_probs,
     unmix_with,
+    with_mean_error,
 )
 from labelsieve.noise import mixed, pair, symmetry
 from tests.audit.simulated import label_predictions, true_class_predictions
@@ -171,3 +174,43 @@ def test_rare_class_is_not_marked():
     odds = 0.05 / 0.95 * np.exp(1.5 * seen - 1.5**2 / 2)
     probs = np.stack([1 / (1 + odds), odds / (1 + odds)], 1)
     assert find_label_issues(labels, probs)[labels == 1].mean() < (probs.argmax(1) == 0)[labels == 1].mean() / 2
+
+
+def test_true_class_probs_follow_bayes_rule():
+    probs = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]], np.float32)
+    label_given = np.array([[0.8, 0.1, 0.0], [0.2, 0.8, 0.1], [0.0, 0.1, 0.9]])  # row: label, column: true class
+    labels = np.array([1, 2])
+    found = true_class_probs(guesses_from_probs(labels, probs), label_given)
+    expected = probs * label_given[labels]
+    np.testing.assert_allclose(found, expected / expected.sum(1, keepdims=True), rtol=1e-5)
+
+
+@given(st.integers(2, 12), st.integers(0, 99))
+def test_true_class_probs_sum_to_one_and_keep_decided_labels(classes, seed):
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, 30)
+    guesses = guesses_from_probs(labels, random.dirichlet(np.full(classes, 0.3), 30))
+    decided = with_decided(guesses, np.arange(30) < 10)
+    found = true_class_probs(decided, shrunk_label_given_true(count_joint(guesses)))
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-4)
+    assert (found[:10].argmax(1) == labels[:10]).all() and (found[:10].max(1) == 1).all()
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=40), st.floats(0.01, 0.9))
+def test_mean_error_is_set_and_the_order_stays(values, rate):
+    quality = np.array(values)
+    shifted = with_mean_error(quality, rate)
+    order = np.argsort(quality, kind="stable")
+    assert (np.diff(shifted[order]) >= 0).all()
+    if ((quality > 1e-6) & (quality < 1 - 1e-6)).all():
+        assert np.mean(1 - shifted) == pytest.approx(rate, abs=1e-6)
+
+
+def test_calibration_of_true_classes_undoes_a_temperature():
+    random = np.random.default_rng(0)
+    true_probs = random.dirichlet(np.full(4, 0.25), 20_000)
+    labels = np.array([random.choice(4, p=row) for row in true_probs])
+    flat = np.sqrt(true_probs)
+    flat /= flat.sum(1, keepdims=True)  # temperature 2
+    found = calibrate(guesses_from_probs(labels, flat), np.eye(4))
+    np.testing.assert_allclose(found.likelihood[:, 0], true_probs.max(1), atol=0.05)

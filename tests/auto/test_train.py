@@ -187,7 +187,7 @@ def photo_run(photos, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as shown:
         patch.setattr(images_module, "decode", training)
         patch.setattr(samples_module, "decode", thumbnails)
-        assert execute(["train", str(photos), *BRIEF, "--out", str(out)]) == 0
+        assert execute(["train", str(photos), *BRIEF, "--backbone", "none", "--out", str(out)]) == 0
     return out, training.counts, thumbnails.counts, shown.getvalue().splitlines()
 
 
@@ -218,7 +218,7 @@ def test_finished_command_decodes_nothing_until_the_data_changes(
 ):
     folder, out = tmp_path / "photos", tmp_path / "run"
     shutil.copytree(photos, folder)
-    argv = ["train", str(folder), *BRIEF, "--noise-rate", rate, "--out", str(out)]
+    argv = ["train", str(folder), *BRIEF, "--backbone", "none", "--noise-rate", rate, "--out", str(out)]
     if rate == "auto":
         shutil.copytree(photo_run[0], out)
     assert execute(argv) == 0

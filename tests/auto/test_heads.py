@@ -1,0 +1,214 @@
+"""Automatic training on features: photographs, texts, features in files; interrupted, moved, predicted, reviewed."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import labelsieve
+from labelsieve.auto import heads as heads_module
+from labelsieve.auto import train as train_module
+from labelsieve.auto.judge import opinion_on
+from labelsieve.cli import execute
+from labelsieve.features import installed
+from labelsieve.runs.read import read_judgment, read_run, read_samples
+
+COLORS = {"blue": (40, 60, 200), "green": (60, 180, 70), "red": (200, 50, 60)}
+PER_CLASS = 48
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Return a folder of photographs of coloured patterns; every fourth green one lies in the folder of the blue."""
+    root = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for split, count in (("train", PER_CLASS), ("test", 6)):
+        for name, color in COLORS.items():
+            for number in range(count):
+                moved = split == "train" and name == "green" and number % 4 == 0
+                folder = root / split / ("blue" if moved else name)
+                folder.mkdir(parents=True, exist_ok=True)
+                pixels = np.clip(np.array(color) + random.normal(0, 40, (70, 80, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{name}{number}.jpg")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(photos, tmp_path_factory):
+    """Return a finished automatic run on these photographs, with nothing named but the folder."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    assert execute(["train", str(photos), "--threads", "1", "--out", str(out)]) == 0
+    return out
+
+
+def labels_of(folder):
+    with (folder / "labels.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_wrong_labels_are_found_and_the_model_is_not_misled(run):
+    rows = labels_of(run / "audit")
+    wrong = {row["id"] for row in rows if row["given_label"] not in row["id"].rpartition("/")[2]}
+    assert len(wrong) == PER_CLASS // 4
+    found = {row["id"] for row in rows if row["is_label_issue"] == "true"}
+    assert found <= wrong and len(found) >= len(wrong) - 2
+    assert {row["id"] for row in rows[: len(wrong)]} == wrong  # the most suspicious
+    assert {row["suggested_label"] for row in rows if row["id"] in wrong} == {"green"}
+    assert read_run(run).end["last"] == 0
+    assert (run / "report.html").exists()
+    assert read_run(run).spec["backbone"] == "lite0"
+
+
+def test_every_sample_is_judged_by_heads_that_did_not_learn_it(run):
+    judgment, samples = read_judgment(run), read_samples(run)
+    assert judgment is not None and samples is not None
+    opinion = opinion_on(run, samples, 3)
+    assert opinion.out_of_sample and opinion.second is not None
+    np.testing.assert_array_equal(opinion.guesses.confidence, judgment["first/confidence"])
+    np.testing.assert_array_equal(opinion.second.confidence, judgment["second/confidence"])
+    assert len(judgment["first/confidence"]) == 3 * PER_CLASS
+
+
+def test_same_command_again_decodes_nothing(run, photos, capsys, monkeypatch):
+    monkeypatch.setattr(heads_module, "judge_features", None)
+    assert execute(["train", str(photos), "--threads", "1", "--out", str(run)]) == 0
+    assert "already trained" in capsys.readouterr().out
+
+
+def test_interrupted_after_the_heads_continues_there(run, photos, tmp_path, monkeypatch):
+    partial = tmp_path / "partial"
+    (partial / "heads").mkdir(parents=True)
+    for file in (run / "heads").iterdir():
+        shutil.copy(file, partial / "heads")
+    monkeypatch.setattr(heads_module, "judge_features", None)  # would fail
+    assert execute(["train", str(photos), "--threads", "1", "--out", str(partial)]) == 0
+    assert (partial / "audit" / "labels.csv").read_bytes() == (run / "audit" / "labels.csv").read_bytes()
+
+
+def test_predictions_of_command_and_python_agree(run, photos, tmp_path):
+    out = tmp_path / "predicted.csv"
+    assert execute(["predict", str(run), str(photos / "test"), "--out", str(out)]) == 0
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 18 and all(row["predicted_label"] in row["id"] for row in rows)
+    predictor = labelsieve.load(run)
+    first = np.asarray(Image.open(photos / "test" / "blue" / "blue0.jpg"))[None]
+    assert predictor.classes[predictor.predict(first)[0]] == "blue"
+    assert execute(["predict", str(run), str(photos / "test" / "red" / "red1.jpg")]) == 0
+
+
+def test_model_needs_no_extra_once_it_is_trained(run, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(installed, "default_backbone", lambda kind: None)
+    monkeypatch.setattr("labelsieve.features.backbones.find_spec", lambda name: None)
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(run, moved)
+    assert execute(["predict", str(moved), str(photos / "test"), "--out", str(tmp_path / "p.csv")]) == 0
+
+
+def test_moved_run_is_audited(run, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved)
+    assert execute(["audit", str(moved), "--export", "corrected"]) == 0
+    assert labels_of(moved / "audit") == labels_of(run / "audit")
+
+
+def test_features_of_a_file_give_the_same_audit(run, photos, tmp_path):
+    file, out = tmp_path / "features.npz", tmp_path / "run"
+    assert execute(["embed", str(photos), "--out", str(file)]) == 0
+    command = ["train", str(photos), "--features", str(file), "--threads", "1", "--out", str(out)]
+    assert execute(command) == 0
+    expected, found = labels_of(run / "audit"), labels_of(out / "audit")
+    assert [row["id"] for row in found] == [row["id"] for row in expected]
+    assert [row["label_quality"] for row in found] == [row["label_quality"] for row in expected]
+
+
+def test_requested_method_trains_on_features(photos, tmp_path, capsys):
+    out = tmp_path / "run"
+    command = ["train", str(photos), "--method", "mentornet-prop", "--noise-rate", "0.1", "--epochs", "2"]
+    assert execute([*command, "--warmup", "1", "--threads", "1", "--out", str(out)]) == 0
+    assert read_run(out).start["model"] == "mlp"
+    assert execute(["predict", str(out), str(photos / "test"), "--out", str(tmp_path / "p.csv")]) == 0
+
+
+def test_without_backbone_the_first_line_says_what_is_missing(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train_module, "default_backbone", lambda kind: None)
+    assert execute(["train", str(photos), "--dry-run", "--size", "16", "--out", str(tmp_path / "run")]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("No pretrained backbone is installed") and "labelsieve[photos]" in first
+
+
+def test_named_network_and_none_train_on_images(photos, tmp_path, capsys):
+    for named in (["--model", "small"], ["--backbone", "none"]):
+        assert execute(["train", str(photos), *named, "--size", "16", "--dry-run", "--out", str(tmp_path / "r")]) == 0
+        assert "features" not in capsys.readouterr().out
+
+
+def test_features_and_backbone_together_are_refused(photos, capsys):
+    assert execute(["train", str(photos), "--features", "x.npy", "--backbone", "lite0"]) == 2
+    assert "omit --backbone" in capsys.readouterr().err
+
+
+def test_texts_are_trained_audited_and_predicted(tmp_path):
+    greetings = ["good morning to you", "hello my friend", "welcome, nice to see you", "hi there, how are you"]
+    orders = ["two tickets to Paris", "a table for four at eight", "book a room with a view", "order three pizzas"]
+    kinds = ((greetings, "greeting"), (orders, "order"))
+    rows = [(f"{text}, number {at}", label) for at in range(12) for texts, label in kinds for text in texts]
+    wrong = {3, 20, 41}
+    file = tmp_path / "texts.csv"
+    with file.open("w", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(["text", "label"])
+        other = {"greeting": "order", "order": "greeting"}
+        writer.writerows((text, other[label] if at in wrong else label) for at, (text, label) in enumerate(rows))
+    out = tmp_path / "run"
+    assert execute(["train", str(file), "--threads", "1", "--out", str(out)]) == 0
+    found = labels_of(out / "audit")
+    assert {int(row["index"]) for row in found if row["is_label_issue"] == "true"} == wrong
+    assert found[0]["text"] == rows[int(found[0]["index"])][0]
+    predictor = labelsieve.load(out)
+    assert [predictor.classes[k] for k in predictor.predict(["hello and welcome", "order two rooms"])] == [
+        "greeting",
+        "order",
+    ]
+    (tmp_path / "new.csv").write_text("text\nhello my dear friend\n")
+    assert execute(["predict", str(out), str(tmp_path / "new.csv"), "--out", str(tmp_path / "p.csv")]) == 0
+    assert "greeting" in (tmp_path / "p.csv").read_text()
+
+
+def test_weak_features_are_said_first_and_correct_nothing(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    labels = np.arange(400) % 4
+    np.savez(tmp_path / "weak.npz", features=random.normal(size=(400, 30)).astype(np.float32), labels=labels)
+    out = tmp_path / "run"
+    assert execute(["train", str(tmp_path / "weak.npz"), "--model", "linear", "--threads", "1", "--out", str(out)]) == 0
+    assert "too weak to judge" in capsys.readouterr().out
+    np.testing.assert_array_equal(np.load(out / "heads" / "targets.npy").argmax(1), labels)
+    verdict = json.loads((out / "audit" / "summary.json").read_text())["verdict"]
+    assert verdict.startswith("The model is too weak to judge")
+
+
+def test_table_takes_the_better_of_linear_head_and_network(tmp_path, capsys):
+    random = np.random.default_rng(1)
+    values = random.uniform(-1, 1, (600, 2)).astype(np.float32)
+    circle = (np.hypot(*values.T) < 0.7).astype(int)  # no line separates it
+    np.savez(tmp_path / "circle.npz", features=values, labels=circle)
+    command = ["train", str(tmp_path / "circle.npz"), "--epochs", "12", "--warmup", "6", "--threads", "1"]
+    assert execute([*command, "--out", str(tmp_path / "run")]) == 0
+    assert "network: mlp (best log-likelihood" in capsys.readouterr().out
+    line = (values[:, 0] > 0).astype(int)
+    np.savez(tmp_path / "line.npz", features=values, labels=line)
+    command[1] = str(tmp_path / "line.npz")
+    assert execute([*command, "--out", str(tmp_path / "run2")]) == 0
+    assert "network: linear (best log-likelihood" in capsys.readouterr().out
+
+
+def test_judgment_of_other_data_is_not_used(photos, tmp_path):
+    out = tmp_path / "run"
+    (out / "heads").mkdir(parents=True)
+    (out / "heads" / "summary.json").write_text(json.dumps({"fingerprint": "of other data", "reasons": []}))
+    (out / "heads" / "judgment.safetensors").write_bytes(b"")
+    assert execute(["train", str(photos), "--threads", "1", "--out", str(out)]) == 0
+    assert (read_judgment(out) or {})["first/confidence"].shape == (3 * PER_CLASS,)

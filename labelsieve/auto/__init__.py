@@ -1,11 +1,13 @@
 """Automatic training and audits: the noise rate is estimated, the labels are judged and corrected.
 
 - plan: the stages of an automatic training, and the trainings in each
+- heads: the stage in which linear heads judge all labels by features
 - judge: which finished trainings judge the labels of a run, and the noise that they estimate
 - train: work through the stages
 - audit: the audit of a finished run
-- pred_probs: the audit of labels and predicted probabilities from files
+- files: the audit of labels, and of predicted probabilities or features, from files
 - samples: thumbnails, texts and rows that show single samples
+- score: what a run found, beside the truth, where noise was added
 """
 
-__all__ = ["audit", "judge", "plan", "pred_probs", "samples", "train"]
+__all__ = ["audit", "files", "heads", "judge", "plan", "samples", "score", "train"]

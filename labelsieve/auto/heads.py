@@ -6,6 +6,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,22 @@ from labelsieve.audit.findings import doubt_about, held_out_error
 from labelsieve.audit.guesses import Guesses
 from labelsieve.audit.quality import THRESHOLD, judge_twice
 from labelsieve.data import Labelled
-from labelsieve.features.judge import DELIVERED_STRENGTH, Judgment, choose_strength, judge_features
+from labelsieve.data.load import find
+from labelsieve.data.sets import usable_cores
+from labelsieve.features.embed import Cache, seconds_per_sample, unknown_samples
+from labelsieve.features.judge import (
+    DELIVERED_STRENGTH,
+    Judgment,
+    choose_strength,
+    judge_features,
+    seconds_of_heads,
+)
 from labelsieve.files import write_atomically
-from labelsieve.runs.data import Gathered
+from labelsieve.runs.data import Gathered, Shelf, encoder_of, reading_of
 from labelsieve.runs.read import JUDGMENT, TARGETS, Array
 from labelsieve.runs.spec import Experiment
-from labelsieve.text import percent
+from labelsieve.runtime import device_name
+from labelsieve.text import duration, percent
 
 SUMMARY = "summary.json"
 
@@ -52,6 +63,35 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     write_atomically(folder / TARGETS, content.getvalue())
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
     return summary
+
+
+def forecast_heads(experiment: Experiment, stages: Sequence[str], path: Path, shelf: Shelf) -> str:
+    """Describe the stages of a training on features, and its cost from a few samples; nothing is kept.
+
+    CPU seconds are measured, not time: they hardly depend on what else the machine does.
+    """
+    splits = find(experiment.data, reading_of(experiment)).splits()
+    train = splits["train"]
+    encoder = encoder_of(experiment)
+    missing, seconds, dim = 0, 0.0, train.shape[0] if isinstance(train, Labelled) else 0
+    if encoder is not None:
+        backbone = shelf.backbone(encoder)
+        cache = Cache(backbone, experiment.cache)
+        missing = sum(len(unknown_samples(split, cache)) for split in splits.values())
+        seconds = missing * seconds_per_sample(train, backbone) / (experiment.workers or usable_cores())
+        dim = backbone.dim
+    heads = seconds_of_heads(len(train), dim, len(train.classes), experiment.device) / experiment.threads
+    kinds = "features are in the cache" if encoder else "features are given"
+    work = f"{missing:,} features to compute ({duration(seconds)})" if missing else kinds
+    return "\n".join(
+        [
+            f"data:    {experiment.data}: {len(train):,} samples of {len(train.classes)} classes",
+            "stages:",
+            *(f"  {number}. {stage}" for number, stage in enumerate(stages, 1)),
+            f"cost:    about {duration(seconds + heads)} on {device_name(experiment.device)}; {work}",
+            f"folder:  {path}{' (exists)' if path.exists() else ''}",
+        ]
+    )
 
 
 def _summary(judgment: Judgment) -> dict[str, Any]:

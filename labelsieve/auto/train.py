@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from labelsieve.auto.audit import findings_of_run
-from labelsieve.auto.heads import SUMMARY, write_judgment
+from labelsieve.auto.heads import SUMMARY, forecast_heads, write_judgment
 from labelsieve.auto.judge import held_out_log_likelihood, noise_from_runs, plain_guesses, selecting_is_clearly_better
 from labelsieve.auto.plan import (
     LEARNING_RATES,
@@ -122,13 +122,13 @@ def make_request(
         experiment.model not in ("auto", *NETWORK_SETTINGS) or experiment.data in DATASET_SETTINGS
     ):
         return Request((Candidate(experiment, ()),), method, final)
+    on_features = experiment.backbone is not None or experiment.features is not None
+    automatic = noise_is_unknown and method is None
+    if automatic and (experiment.model == LINEAR or (experiment.model == "auto" and on_features)):
+        return Request((linear_head(experiment),), None, final)
     gathered = gather(replace(experiment, valid=0.0), shelf)
     _print_skipped(gathered.skipped)
     data, device = gathered.train, usable_device(experiment.device)
-    on_features = experiment.backbone is not None or experiment.features is not None
-    automatic = noise_is_unknown and method is None and len(data.shape) == 1
-    if automatic and (experiment.model == LINEAR or (experiment.model == "auto" and on_features)):
-        return Request((linear_head(experiment),), None, final)
     models = candidate_models(data.shape, device) if experiment.model == "auto" else (experiment.model,)
     suited = [replace(suited_to_network(experiment, name, open_settings, len(data)), model=name) for name in models]
     method_of(suited[0], data)  # methods and networks raise their errors before the first stage
@@ -138,7 +138,7 @@ def make_request(
         return Request(tuple(Candidate(each, ()) for each in suited), method, final)
     rates = [LEARNING_RATES if "lr" in open_settings and each.lr in LEARNING_RATES else () for each in suited]
     candidates = [with_probes(each, len(data), lr) for each, lr in zip(suited, rates, strict=True)]
-    if automatic and experiment.model == "auto":
+    if automatic and experiment.model == "auto" and len(data.shape) == 1:
         candidates = [linear_head(experiment), *candidates]
     return Request(tuple(candidates), method, final)
 
@@ -228,6 +228,7 @@ def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: R
     experiment = stages[-1].experiments[0]
     folder = path / HEADS
     gathered = gather(replace(experiment, corrected=None), runner.shelf)
+    _print_skipped(gathered.skipped)
     known = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
     if known.get("fingerprint") != gathered.fingerprint:
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose}", flush=True)
@@ -404,6 +405,10 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
 
 def forecast(request: Request, path: Path, shelf: Shelf) -> str:
     """Describe the stages and the cost of a request, from a few timed steps that are discarded."""
+    if is_linear_head(request.candidates[-1].training):
+        head = request.candidates[-1].training
+        words = [f"{stage.name}: {stage.purpose}" for stage in plan(request, path, Found(network=-1))]
+        return forecast_heads(head, words, path, shelf)
     stages = plan(request, path)
     experiment = next(stage for stage in stages if stage.name == "training").experiments[0]
     torch.set_num_threads(experiment.threads)

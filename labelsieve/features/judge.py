@@ -9,6 +9,7 @@ ranks wrong labels better than the first round, but its own estimate of the nois
 from corrected labels confirms them. The estimate therefore stays that of the first round (docs/decisions/036).
 """
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,8 @@ STRENGTHS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)  # of
 SECOND_STRENGTH = 1 / 3  # of that of the first round: corrected targets are less noisy than labels
 DELIVERED_STRENGTH = 1 / 10  # likewise for the head that is delivered
 PATH_SAMPLES = 20_000  # for choosing the strength
+PRODUCTS = 800  # matrix products of all heads: forward and backward, about 80 steps for each of five fits
+TIMED_ROWS = 2000
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,19 @@ def choose_strength(features: Tensor, labels: Tensor, num_classes: int, seed: in
     x = standardise(features.float())[0]
     targets = one_hot(labels, num_classes)
     return targets, _best_strength(x, targets, stratified_folds(labels, FOLDS, seed), None, calibrated=False)[0]
+
+
+def seconds_of_heads(samples: int, features: int, num_classes: int, device: str = "cpu") -> float:
+    """Return the CPU seconds that `judge_features` and the delivered head take, from a timed matrix product."""
+    rows = min(samples, TIMED_ROWS)
+    x, weights = torch.ones(rows, features, device=device), torch.ones(features, FOLDS * num_classes, device=device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for _ in range(2):  # the first one is not counted
+        began = time.process_time()
+        (x @ weights).log_softmax(1).sum().item()  # waits for the device
+    torch.set_num_threads(threads)
+    return (time.process_time() - began) * PRODUCTS * samples / rows
 
 
 def fit_head(features: Tensor, targets: Tensor, strength: float) -> tuple[Tensor, Tensor, Tensor]:

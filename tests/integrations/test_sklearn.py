@@ -132,6 +132,17 @@ def test_noise_rate_is_estimated_and_error_is_lower_than_plain():
     assert (model.penalty_.argmax(1) == following).sum() >= 9
 
 
+def test_wide_features_in_half_precision():
+    """Embeddings have more columns than there are samples, and are stored in half precision."""
+    random = np.random.default_rng(0)
+    true = np.arange(240) % 3
+    X = (0.25 * random.normal(size=(3, 1280))[true] + random.normal(size=(240, 1280))).astype(np.float16)
+    wrong = np.arange(240) % 5 == 0
+    model = SieveClassifier(epochs=15, random_state=0).fit(X[:180], np.where(wrong, (true + 1) % 3, true)[:180])
+    assert model.score(X[180:], true[180:]) > 0.9 and 0.05 < model.noise_rate_ < 0.35
+    assert model.label_quality_[wrong[:180]].mean() < model.label_quality_[~wrong[:180]].mean() - 0.3
+
+
 def test_noise_rate_of_clean_labels_is_low():
     X, labels, *_ = noisy_digits(0.0)
     model = SieveClassifier(epochs=30, random_state=0).fit(X, labels)

@@ -19,7 +19,7 @@ from labelsieve.audit.others import OtherIssues
 from labelsieve.auto.audit import print_ignored_decisions
 from labelsieve.auto.samples import read_texts, sample_renderer, sample_texts, text_file, text_renderer
 from labelsieve.data import ReadOptions
-from labelsieve.data.arrays import finite_rows, load_npy, load_npz
+from labelsieve.data.arrays import finite_rows, label_tensor, load_npy, load_npz, npz_keys
 from labelsieve.data.classes import encode_labels
 from labelsieve.data.load import find, read_features
 from labelsieve.data.sets import Undecoded
@@ -36,10 +36,12 @@ Names = tuple[str, ...]
 Record = tuple[int, list[str]]  # number of a line and its cells
 TABLES = (".csv", ".tsv")
 PREFIX = "p_"  # of the probability columns in a table with other columns
-LABEL = "label"
+LABEL = "label"  # column of a table
+LABELS = "labels"  # array in a .npz file of data
 PRINTED_CLASSES = 10
 ACCEPTED = {
-    "labels": "a .npy or .npz file with one array (n), or a .csv file with one column or a column named label",
+    "labels": "a .npy file, a .npz file with one array (n) or an array labels, or a .csv file with one column or a "
+    "column named label",
     "probabilities": "a .npy or .npz file with one array (n, K), or a .csv file with a column per class",
 }
 
@@ -241,6 +243,8 @@ def _only_array(path: Path, kind: str) -> Array:
     if not start.startswith(b"PK" if suffix == ".npz" else b"\x93NUMPY"):
         raise InputError(f"{path} is not a {suffix} file, despite its name; give {ACCEPTED[kind]}")
     if suffix == ".npz":
+        if kind == LABELS and LABELS in npz_keys(path):
+            return _labels_of_data(path)
         arrays = load_npz(path)
         if len(arrays) != 1:
             raise InputError(f"{path} holds {len(arrays)} arrays ({', '.join(arrays)}); give {ACCEPTED[kind]}")
@@ -249,6 +253,15 @@ def _only_array(path: Path, kind: str) -> Array:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError):
         return load_npy(path)  # raises an error with the reason
+
+
+def _labels_of_data(path: Path) -> Array:
+    """Return the labels in a .npz file of data, such as features; as names if the file names its classes."""
+    arrays = load_npz(path, (LABELS, "classes"))
+    labels, classes = arrays[LABELS], arrays.get("classes")
+    if classes is None or labels.dtype.kind not in "iu":
+        return labels
+    return np.asarray(classes[label_tensor(labels, len(classes), str(path)).numpy()])
 
 
 def _probability_table(path: Path) -> tuple[Array, Names | None]:

@@ -6,7 +6,7 @@ Each module has `add_arguments(parser)` and `run(options)`. What a command needs
 
 COMMANDS = {
     "train": "Train a model that is robust to wrong labels.",
-    "audit": "List the labels that are probably wrong, from a run or from the predictions of any classifier.",
+    "audit": "List the labels that are probably wrong, from a run, predicted probabilities or features.",
     "review": "Review the suspect labels of a run in the browser.",
     "report": "Write one HTML page about a run or an audit, or several runs side by side.",
     "predict": "Classify samples with the model of a run.",

@@ -371,7 +371,9 @@ def test_features_of_all_formats_give_the_same_audit(embedded, capsys):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     features = np.load("x.npy")
     names = np.array([f"photo-{index}.jpg" for index in range(90)])
-    np.savez("x.npz", features=features, names=names, test_features=features[:5], labels=np.zeros(90))
+    _, numbers = np.unique(np.load("y.npy"), return_inverse=True)
+    data = {"labels": numbers, "classes": sorted(NAMES), "names": names}
+    np.savez("x.npz", features=features, test_features=features[:5], **data)  # as labelsieve embed writes it
     parquet.write_table(pyarrow.table({"vector": list(features.astype(np.float32))}), "x.parquet")
     quality = {}
     for name in ("x.npy", "x.npz", "x.parquet"):
@@ -379,7 +381,10 @@ def test_features_of_all_formats_give_the_same_audit(embedded, capsys):
         quality[name] = [(row["index"], row["label_quality"]) for row in rows_of(f"of-{name}")]
     assert quality["x.npy"] == quality["x.npz"] == quality["x.parquet"]
     assert {row["id"] for row in rows_of("of-x.npz")} == set(names)
-    assert "add --text or --data" in capsys.readouterr().out
+    assert execute(["audit", "--labels", "x.npz", "--features", "x.npz", "--out", "one-file"]) == 0
+    assert rows_of("one-file") == rows_of("of-x.npz")
+    np.savez("bad.npz", **{**data, "labels": numbers + 1})
+    assert "label 3 at position" in refused(capsys, "audit", "--labels", "bad.npz", "--features", "x.npz", "--out", "o")
 
 
 def test_report_and_review_of_features(embedded):

@@ -56,6 +56,19 @@ def test_the_table_of_backbones_names_all():
     assert set(re.findall(r"`([\w:-]+)`", first_cells)) == {*BACKBONES, "timm:NAME", "hf:NAME"}
 
 
+def test_the_cost_of_embedding_comes_from_the_record():
+    record = json.loads((ROOT / "benchmarks" / "results" / "embed.json").read_text())
+    costs = {name: way["CPU ms per image"] for name, way in record["speed"]["ways"].items()}
+    plain = min(cost for name, cost in costs.items() if name.startswith("plain"))
+    words = " ".join(FEATURES.split())
+    assert f"takes {costs['labelsieve, workers: 1']:.0f} ms of one CPU core" in words
+    assert f"{plain:.0f} ms in the best plain loop" in words
+    resumption = record["resumption"]
+    assert f"{resumption['files']:,} files, embedded by a process that was killed three times" in words
+    assert f"with a full cache they take {resumption['seconds with a full cache']:.1f} s" in words
+    assert resumption["features equal bit for bit"] and len(resumption["killed"]) == 3
+
+
 def test_the_example_runs():
     (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)

@@ -13,4 +13,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     from labelsieve.data.check import check
 
+    shared.refuse_ambiguous(options.data)
+
     check(options.data, options.size, options.label_column, options.image_column, options.text_column)

@@ -49,6 +49,7 @@ def run(options: Namespace) -> None:
     from labelsieve.runtime import best_device
 
     refuse_file(options.out)
+    shared.refuse_ambiguous(options.data)
     if options.workers is not None and options.workers < 1:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
     reading = ReadOptions(

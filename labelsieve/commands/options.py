@@ -9,9 +9,11 @@ from labelsieve.errors import InputError
 from labelsieve.runs.spec import DATASET_SETTINGS, OPEN_SETTINGS, Experiment
 
 DATA_HELP = (
-    "a folder of images with one folder per class; a .csv, .tsv or .parquet table with a label column and image paths "
-    "or numbers; a .npz file with images and labels; a published dataset; or fashion, the embedded data (docs/data.md)"
+    "a folder of images with one folder per class; a .csv, .tsv or .parquet table with a label column and image paths, "
+    "texts or numbers; a .npz file with images or features, and labels; a published dataset; or fashion or photos, the "
+    "embedded data (docs/data.md)"
 )
+EMBEDDED = ("fashion", "photos")  # names of embedded data
 METHODS_HELP = (
     "methods separated by commas; co-teaching:all is co-teaching with criterion all, mentornet-prop:lam=0.5 is "
     "mentornet-prop with that option; 'all' stands for every method"
@@ -238,10 +240,17 @@ def selected(options: Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
+def refuse_ambiguous(data: str) -> None:
+    """Refuse the name of embedded data that is also a file or folder here."""
+    if data in EMBEDDED and Path(data).exists():
+        raise InputError(f"{data} is embedded data and also a folder here; write ./{data} for the folder")
+
+
 def experiment_settings(options: Namespace) -> dict[str, Any]:
     """Return the options that are fields of an experiment, with device, precision and network filled in."""
     from labelsieve.runtime import best_device, best_precision
 
+    refuse_ambiguous(options.data)
     known = {field.name for field in fields(Experiment)}
     settings = {name: value for name, value in vars(options).items() if name in known}
     device = best_device() if options.device == "auto" else options.device

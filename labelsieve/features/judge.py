@@ -61,8 +61,8 @@ def judge_features(
     given = torch.from_numpy(labels).to(x.device)
     folds = stratified_folds(given, FOLDS, seed)
     targets = one_hot(given, num_classes)
-    strength, log_likelihood = _best_strength(x, targets, folds, decided)
-    probs, _ = out_of_fold(x, targets, folds, strength)
+    strength, log_likelihood, heads = _best_strength(x, targets, folds, decided)
+    probs, _ = out_of_fold(x, targets, folds, strength, heads)
     first = _guesses(labels, probs, decided)
     targets = torch.from_numpy(true_class_probs(*unmix(first))).to(x.device)
     probs, _ = out_of_fold(x, targets, folds, SECOND_STRENGTH * strength)
@@ -121,8 +121,8 @@ def out_of_fold(
 
 def _best_strength(
     x: Tensor, targets: Tensor, folds: Tensor, decided: Array | None, calibrated: bool = True
-) -> tuple[float, float]:
-    """Return the strength of the regularisation and the mean log-likelihood of held-out labels that it gives.
+) -> tuple[float, float, Tensor]:
+    """Return the strength of the regularisation, the mean log-likelihood of held-out labels, and the heads.
 
     Strengths are tried in descending order, each from the heads of the one before, until the likelihood declines. The
     strongest within one standard error of the best is taken: weaker ones fit more wrong labels for no clear gain.
@@ -132,7 +132,7 @@ def _best_strength(
     x, targets, folds = x[some], targets[some], folds[some]
     labels = targets.argmax(1).cpu().numpy()
     judged = np.ones(len(some), bool) if decided is None or decided.all() else ~decided[some.numpy()]
-    tried: list[tuple[float, float]] = []
+    tried: list[tuple[float, float, Tensor]] = []
     best, error, heads = -np.inf, 0.0, None
     for strength in STRENGTHS:
         probs, heads = out_of_fold(x, targets, folds, strength, heads)
@@ -140,8 +140,8 @@ def _best_strength(
         if each.mean() < best:
             break
         best, error = float(each.mean()), float(each.std() / np.sqrt(len(each)))
-        tried.append((strength, best))
-    return next((strength, mean) for strength, mean in tried if mean >= best - error)
+        tried.append((strength, best, heads))
+    return next(each for each in tried if each[1] >= best - error)
 
 
 def _guesses(labels: Array, probs: Array, decided: Array | None) -> Guesses:

@@ -5,12 +5,15 @@ standardised features. It is convex: the result depends on the data alone. Targe
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 MAX_STEPS = 200
-TOLERANCE = 1e-4  # of the gradient, relative to the first one
+TOLERANCE = 1e-3  # of the gradient, relative to that of heads that are zero
+MANY_PRODUCTS = 10**9  # multiplications per step from which several threads are used
 NORM_EPS = nn.BatchNorm1d(1).eps
 MEMORY = 10  # earlier steps from which L-BFGS estimates the curvature
 CHUNK = 2**25  # logits computed at a time: 128 MB
@@ -63,9 +66,13 @@ def fit_heads(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor
     share = (used / used.sum(1, keepdim=True)).T  # (n, S)
     targets = targets if targets.dim() == 3 else targets.unsqueeze(1)
     heads.requires_grad_(True)
-    first: list[float] = []
     solver = torch.optim.LBFGS(
-        [heads], max_iter=MAX_STEPS, history_size=MEMORY, line_search_fn="strong_wolfe", tolerance_change=0.0
+        [heads],
+        max_iter=MAX_STEPS,
+        history_size=MEMORY,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=TOLERANCE * _gradient_at_zero(x, targets, share),
+        tolerance_change=0.0,
     )
 
     def loss() -> Tensor:
@@ -78,14 +85,28 @@ def fit_heads(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor
             part = -(share[cut, :, None] * targets[cut] * log_probs).sum()
             part.backward()
             total = total.detach() + part.detach()
-        assert heads.grad is not None
-        first.append(float(heads.grad.abs().max()))
-        if len(first) == 1:
-            solver.param_groups[0]["tolerance_grad"] = TOLERANCE * first[0]
         return total
 
-    solver.step(loss)
+    with _suitable_threads(x.shape[0] * heads[:, :-1].numel()):
+        solver.step(loss)
     return heads.detach()
+
+
+def _gradient_at_zero(x: Tensor, targets: Tensor, share: Tensor) -> float:
+    """Return the largest component of the gradient of heads that are zero, as a scale for the tolerance."""
+    error = share.unsqueeze(-1) * (targets - 1 / targets.shape[-1])  # (n, S, K)
+    return float((x.T @ error.flatten(1)).abs().max())
+
+
+@contextmanager
+def _suitable_threads(products: int) -> Iterator[None]:
+    """Use one thread for small problems: on busy cores, threads wait for each other at every vector operation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if products < MANY_PRODUCTS else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def head_logits(x: Tensor, heads: Tensor) -> Tensor:

@@ -301,3 +301,11 @@ def test_dropout_of_the_network_of_the_user_is_repeatable(folder, tmp_path, monk
         torch.manual_seed(seed)  # the global generator must not matter
         assert train(folder, "--model", "dropping:net", *QUICK, "--out", name) == 0
     assert read_rows(tmp_path / "one") == read_rows(tmp_path / "two")
+
+
+def test_name_of_embedded_data_that_is_a_folder_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for command in (["train", "photos"], ["check", "photos"], ["embed", "photos", "--out", "x.npz"]):
+        assert execute(command) == 2
+        assert "write ./photos for the folder" in capsys.readouterr().err

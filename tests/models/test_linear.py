@@ -25,7 +25,7 @@ def test_heads_equal_those_of_scikit_learn(data, l2):
     for mask, head in zip(used, heads, strict=True):
         model = LogisticRegression(C=1 / (l2 * int(mask.sum())), tol=1e-8, max_iter=2000).fit(x[mask], labels[mask])
         ours = head_logits(x, head[None])[:, 0].softmax(1).numpy()
-        np.testing.assert_allclose(ours, model.predict_proba(x.numpy()), atol=2e-3)
+        np.testing.assert_allclose(ours, model.predict_proba(x.numpy()), atol=4e-3)
 
 
 def test_probabilities_as_targets_give_the_stationary_point(data):

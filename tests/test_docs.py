@@ -18,6 +18,7 @@ from labelsieve.runs.tables import comparison, markdown, mean_and_error, paired_
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8")
+AUTO = (ROOT / "docs" / "auto.md").read_text(encoding="utf-8")
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
 FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
 LOG = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
@@ -63,6 +64,10 @@ def test_the_cost_of_embedding_comes_from_the_record():
     words = " ".join(FEATURES.split())
     assert f"takes {costs['labelsieve, workers: 1']:.0f} ms of one CPU core" in words
     assert f"{plain:.0f} ms in the best plain loop" in words
+    rates = {name: way["images per second"] for name, way in record["speed"]["ways"].items()}
+    best = max(rate for name, rate in rates.items() if name.startswith("plain"))
+    ours = rates["labelsieve, workers: 2"]
+    assert f"embed {ours:.0f} images per second; the best plain loop reaches {best:.0f}" in words
     resumption = record["resumption"]
     assert f"{resumption['files']:,} files, embedded by a process that was killed three times" in words
     assert f"with a full cache they take {resumption['seconds with a full cache']:.1f} s" in words

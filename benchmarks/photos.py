@@ -21,17 +21,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 from threadpoolctl import threadpool_limits
 
 RESULTS = Path(__file__).parent / "results" / "photos.jsonl"
+COST = RESULTS.with_name("photos_cost.json")
 NEAREST = {  # of the classes of clothes
     "t-shirt": "longsleeve",
     "longsleeve": "outwear",
@@ -300,6 +302,87 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[Pat
                 yield f"CIFAR-10N {kind} {count:,}", seed, make
 
 
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table with the means over the draws of each set; cleanlab's better ranking counts."""
+    header = (
+        "data | draws | wrong, % | estimate, % | truth in range | average precision | cleanlab | F1 | cleanlab | "
+        "flagged, % | cleanlab | wrong after, % | accuracy, % | noisy labels | true labels"
+    )
+    lines = [f"| {header} |", "| --- |" + " ---: |" * header.count("|")]
+    for name in dict.fromkeys(row["set"] for row in rows):
+        cells = [row for row in rows if row["set"] == name]
+        lines.append(f"| {' | '.join([name, str(len(cells)), *_means(cells)])} |")
+    return "\n".join(lines)
+
+
+def _means(cells: Sequence[dict[str, Any]]) -> list[str]:
+    ours, theirs, plain = ([cell[key] for cell in cells] for key in ("labelsieve", "cleanlab", "logistic_regression"))
+    inside = sum(
+        each["estimate"][1] <= cell["wrong"] <= each["estimate"][2] for cell, each in zip(cells, ours, strict=True)
+    )
+    noisy = cells[0]["wrong"] > 0
+    best = [max(each["average_precision"], each["average_precision_margin"]) for each in theirs] if noisy else []
+    return [
+        f"{100 * np.mean([cell['wrong'] for cell in cells]):.1f}",
+        ", ".join(f"{100 * each['estimate'][0]:.1f}" for each in ours),
+        f"{inside} of {len(cells)}",
+        f"{np.mean([each['average_precision'] for each in ours]):.3f}" if noisy else "",
+        f"{np.mean(best):.3f}" if noisy else "",
+        f"{np.mean([each['f1'] for each in ours]):.3f}" if noisy else "",
+        f"{np.mean([each['f1'] for each in theirs]):.3f}" if noisy else "",
+        f"{100 * np.mean([each['flagged'] for each in ours]):.1f}",
+        f"{100 * np.mean([each['flagged'] for each in theirs]):.1f}",
+        f"{100 * np.mean([each['wrong_after'] for each in ours]):.1f}",
+        f"{np.mean([each['test_accuracy'] for each in ours]):.1f}",
+        f"{np.mean([each['noisy'] for each in plain]):.1f}",
+        f"{np.mean([each['true'] for each in plain]):.1f}",
+    ]
+
+
+def short_table(rows: Sequence[dict[str, Any]], name: str = "clothes A") -> str:
+    """Return a small Markdown table of one set, for the README."""
+    cells = [row for row in rows if row["set"] == name]
+
+    def mean(*path: str) -> float:
+        return float(np.mean([reduce(lambda value, key: value[key], path, cell) for cell in cells]))
+
+    scores = ("average_precision", "average_precision_margin")
+    best = float(np.mean([max(cell["cleanlab"][key] for key in scores) for cell in cells]))
+    pruned, noisy, true = (mean("logistic_regression", key) for key in ("pruned", "noisy", "true"))
+    systems = (
+        (
+            "`labelsieve train photos/`",
+            "labelsieve",
+            mean("labelsieve", scores[0]),
+            mean("labelsieve", "test_accuracy"),
+        ),
+        ("cleanlab on logistic regression, same features", "cleanlab", best, pruned),
+    )
+    lines = ["| | average precision | F1 | labels wrong afterwards | test accuracy |", "| --- |" + " ---: |" * 4]
+    for title, system, precision, right in systems:
+        after = f"{100 * mean(system, 'wrong_after'):.0f}%"
+        lines.append(f"| {title} | {precision:.2f} | {mean(system, 'f1'):.2f} | {after} | {right:.1f}% |")
+    shares = f"{100 * mean('wrong'):.0f}% / 0% | {noisy:.1f}% / {true:.1f}%"
+    lines.append(f"| logistic regression, given / true labels | | | {shares} |")
+    return "\n".join(lines)
+
+
+def cost(folder: Path) -> dict[str, Any]:
+    """Return what the command costs with an empty and with a full cache."""
+    found: dict[str, Any] = {"images": sum(1 for _ in folder.rglob("*.jpg")), "load": os.getloadavg()[0]}
+    with tempfile.TemporaryDirectory() as room:
+        for state in ("empty cache", "full cache"):
+            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+            command = [sys.executable, "-m", "labelsieve", "train", str(folder), "--out", f"{room}/{state[:4]}"]
+            environment = {**os.environ, "LABELSIEVE_CACHE": f"{room}/cache"}
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            found[state] = {"wall_s": round(time.perf_counter() - began, 1), "cpu_s": round(spent, 1)}
+            found["peak MB"] = round(after.ru_maxrss / 1024)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clothing", type=Path)
@@ -310,7 +393,17 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--without-peers", action="store_true", help="only labelsieve")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--show", action="store_true", help="print the table of the finished rows")
+    parser.add_argument("--cost", type=Path, metavar="FOLDER", help="only measure the cost of training on a folder")
     options = parser.parse_args()
+    if options.show:
+        print(table([json.loads(line) for line in options.out.read_text().splitlines()]))
+        return
+    if options.cost:
+        text = json.dumps({**cost(options.cost), "cores": os.cpu_count(), "torch": version("torch")}, indent=1)
+        COST.write_text(text + "\n")
+        print(text)
+        return
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     for name, seed, make in cells(options):

@@ -60,7 +60,7 @@ class Stage:
     def __str__(self) -> str:
         """Describe the trainings: 5 trainings of 22 epochs."""
         if not self.epochs or all(map(is_linear_head, self.experiments)):
-            return f"{max(1, len(self.experiments))} logistic regression" if self.experiments else "linear heads"
+            return "logistic regression" if self.experiments else "linear heads"
         count = self.expected or len(self.experiments)
         lengths = " and ".join(str(n) for n in dict.fromkeys(epochs_of(e) for e in self.experiments))
         unit = "epoch" if lengths == "1" else "epochs"

@@ -338,8 +338,12 @@ def print_finished(path: Path) -> None:
 def _print_outcome(folder: Path, ran: bool) -> None:
     """Print how a training went, with warnings."""
     done = read_run(folder)
-    print(f"{'trained' if ran else 'already trained'}: {folder} (model of epoch {done.end['chosen_epoch']})")
-    if "last" in done.end:
+    linear = done.spec["epochs"] == 1
+    epoch = "" if linear else f" (model of epoch {done.end['chosen_epoch']})"
+    print(f"{'trained' if ran else 'already trained'}: {folder}{epoch}")
+    if "last" in done.end and linear:
+        print(f"test error: {done.end['last']:.2f}%")
+    elif "last" in done.end:
         print(f"test error: {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% in the best")
     samples = read_samples(folder)
     if not samples:
@@ -396,9 +400,12 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
     rate = f", noise rate {100 * experiment.noise_rate:g}%" if rate_is_known else ""
     begins = prepared.method.active_from
     warmup = f", warm-up of {begins} {'epoch' if begins == 1 else 'epochs'}" if begins else ""
+    method = f"{experiment.method}{criterion}{rate}{warmup}"
+    if is_linear_head(experiment):
+        method = "logistic regression" + (" on the probabilities of the true classes" if experiment.corrected else "")
     return [
         f"data:    {experiment.data}: {', '.join(facts)}",
-        f"method:  {experiment.method}{criterion}{rate}{warmup}",
+        f"method:  {method}",
         f"network: {prepared.model}, {parameters:,} parameters{networks}",
     ]
 

@@ -47,14 +47,14 @@ def training_facts(run: Run) -> list[str | Markup]:
     spec, start = run.spec, run.start
     size = f"{start['samples']:,} samples of {start['classes']} classes" if start else "data"
     rate = spec.get("noise_rate", 0.0)
+    how = f"method {run.method}, {spec['epochs']} epochs"
+    how += f", {'estimated ' if 'chosen' in start else ''}noise rate {100 * rate:g}%" if rate else ""
+    if spec.get("model") == "linear" and spec["epochs"] == 1:
+        features = f"features of {spec['backbone']}" if spec.get("backbone") else "features"
+        how = f"logistic regression on {features}, learning the probabilities of the true classes"
     facts: list[str | Markup] = [
-        Markup("{} on {} from {} (method {}, {} epochs{}).").format(
-            "A model was trained" if run.end else "A training was started",
-            size,
-            _quoted(data_name(spec)),
-            run.method,
-            spec["epochs"],
-            f", {'estimated ' if 'chosen' in start else ''}noise rate {100 * rate:g}%" if rate else "",
+        Markup("{} on {} from {} ({}).").format(
+            "A model was trained" if run.end else "A training was started", size, _quoted(data_name(spec)), how
         )
     ]
     if run.final:

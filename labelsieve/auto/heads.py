@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.numpy import save
 
 from labelsieve.audit.findings import doubt_about, held_out_error
@@ -21,13 +22,13 @@ from labelsieve.data.load import find
 from labelsieve.data.sets import usable_cores
 from labelsieve.features.embed import Cache, seconds_per_sample, unknown_samples
 from labelsieve.features.judge import (
-    DELIVERED_STRENGTH,
     Judgment,
     choose_strength,
     judge_features,
     seconds_of_heads,
 )
 from labelsieve.files import write_atomically
+from labelsieve.models.linear import one_hot
 from labelsieve.runs.data import Gathered, Shelf, encoder_of, reading_of
 from labelsieve.runs.read import JUDGMENT, TARGETS, Array
 from labelsieve.runs.spec import Experiment
@@ -47,13 +48,12 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
         train.images.to(device), train.labels.numpy(), train.num_classes, decided, experiment.seed
     )
     summary = {**_summary(judgment), "fingerprint": gathered.fingerprint}
+    features, learned = train.images.to(device), torch.from_numpy(judgment.targets()).to(device)
+    if summary["doubt"]:
+        learned = one_hot(train.labels.to(device), train.num_classes)  # the labels as they are
+    summary["delivered_strength"] = choose_strength(features, learned.argmax(1), train.num_classes)[1]
     targets = np.full((len(gathered.whole), train.num_classes), 1 / train.num_classes, np.float32)
-    if summary["doubt"]:  # learn the labels as they are
-        learned, strength = choose_strength(train.images.to(device), train.labels.to(device), train.num_classes)
-        targets[gathered.places.train.numpy()] = learned.cpu().numpy()
-        summary["delivered_strength"] = strength
-    else:
-        targets[gathered.places.train.numpy()] = judgment.targets()
+    targets[gathered.places.train.numpy()] = learned.cpu().numpy()
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(
         folder / JUDGMENT, save({**_tensors("first", judgment.first), **_tensors("second", judgment.second)})
@@ -103,7 +103,6 @@ def _summary(judgment: Judgment) -> dict[str, Any]:
     return {
         "samples": len(quality),
         "strength": judgment.strength,
-        "delivered_strength": DELIVERED_STRENGTH * judgment.strength,
         "log_likelihood": judgment.log_likelihood,
         "held_out_error": error,
         "noise_rate": round(rate.estimate, 3),

@@ -26,7 +26,6 @@ from labelsieve.runtime import generator
 FOLDS = 5
 STRENGTHS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)  # of the regularisation, strongest first
 SECOND_STRENGTH = 1 / 3  # of that of the first round: corrected targets are less noisy than labels
-DELIVERED_STRENGTH = 1 / 10  # likewise for the head that is delivered
 PATH_SAMPLES = 20_000  # for choosing the strength
 PRODUCTS = 800  # matrix products of all heads: forward and backward, about 80 steps for each of five fits
 TIMED_ROWS = 2000

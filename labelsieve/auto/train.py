@@ -228,7 +228,8 @@ def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: R
     experiment = stages[-1].experiments[0]
     folder = path / HEADS
     gathered = gather(replace(experiment, corrected=None), runner.shelf)
-    _print_skipped(gathered.skipped)
+    if stages[0] is stage:  # else they were printed before the first stage
+        _print_skipped(gathered.skipped)
     known = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
     if known.get("fingerprint") != gathered.fingerprint:
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose}", flush=True)

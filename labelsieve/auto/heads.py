@@ -21,12 +21,7 @@ from labelsieve.data import Labelled
 from labelsieve.data.load import find
 from labelsieve.data.sets import usable_cores
 from labelsieve.features.embed import Cache, seconds_per_sample, unknown_samples
-from labelsieve.features.judge import (
-    Judgment,
-    choose_strength,
-    judge_features,
-    seconds_of_heads,
-)
+from labelsieve.features.judge import Judgment, choose_strength, judge_features, seconds_of_heads
 from labelsieve.files import write_atomically
 from labelsieve.models.linear import one_hot
 from labelsieve.runs.data import Gathered, Shelf, encoder_of, reading_of
@@ -43,14 +38,13 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     train = gathered.train
     assert isinstance(train, Labelled)
     decided = None if gathered.decided is None else gathered.decided[gathered.places.train].numpy()
-    device = experiment.device
-    judgment = judge_features(
-        train.images.to(device), train.labels.numpy(), train.num_classes, decided, experiment.seed
-    )
+    features = train.images.to(experiment.device)
+    judgment = judge_features(features, train.labels.numpy(), train.num_classes, decided, experiment.seed)
     summary = {**_summary(judgment), "fingerprint": gathered.fingerprint}
-    features, learned = train.images.to(device), torch.from_numpy(judgment.targets()).to(device)
+    learned = torch.from_numpy(judgment.targets())
     if summary["doubt"]:
-        learned = one_hot(train.labels.to(device), train.num_classes)  # the labels as they are
+        learned = one_hot(train.labels, train.num_classes)  # the labels as they are
+    learned = learned.to(experiment.device)
     summary["delivered_strength"] = choose_strength(features, learned.argmax(1), train.num_classes)[1]
     targets = np.full((len(gathered.whole), train.num_classes), 1 / train.num_classes, np.float32)
     targets[gathered.places.train.numpy()] = learned.cpu().numpy()
@@ -81,8 +75,8 @@ def forecast_heads(experiment: Experiment, stages: Sequence[str], path: Path, sh
         seconds = missing * seconds_per_sample(train, backbone) / (experiment.workers or usable_cores())
         dim = backbone.dim
     heads = seconds_of_heads(len(train), dim, len(train.classes), experiment.device) / experiment.threads
-    kinds = "features are in the cache" if encoder else "features are given"
-    work = f"{missing:,} features to compute ({duration(seconds)})" if missing else kinds
+    known = "features are in the cache" if encoder else "features are given"
+    work = f"{missing:,} features to compute ({duration(seconds)})" if missing else known
     return "\n".join(
         [
             f"data:    {experiment.data}: {len(train):,} samples of {len(train.classes)} classes",

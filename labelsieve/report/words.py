@@ -51,7 +51,7 @@ def training_facts(run: Run) -> list[str | Markup]:
     how += f", {'estimated ' if 'chosen' in start else ''}noise rate {100 * rate:g}%" if rate else ""
     if spec.get("model") == "linear" and spec["epochs"] == 1:
         features = f"features of {spec['backbone']}" if spec.get("backbone") else "features"
-        how = f"logistic regression on {features}, learning the probabilities of the true classes"
+        how = f"logistic regression on {features}"
     facts: list[str | Markup] = [
         Markup("{} on {} from {} ({}).").format(
             "A model was trained" if run.end else "A training was started", size, _quoted(data_name(spec)), how

@@ -12,7 +12,7 @@ import numpy as np
 from labelsieve import audit
 from labelsieve.audit.estimate import Noise
 from labelsieve.audit.guesses import Array, label_array
-from labelsieve.audit.quality import Criterion, issues_of, judge_twice
+from labelsieve.audit.quality import Criterion, issues_of, judge_labels
 from labelsieve.errors import InputError
 
 if TYPE_CHECKING:
@@ -116,5 +116,5 @@ def _feature_rows(features: "Array | Tensor") -> "Tensor":
 
 def _quality_and_noise(labels: Array, features: "Array | Tensor") -> tuple[Array, Noise]:
     judgment = judge(labels, features)
-    _, quality, noise = judge_twice(judgment.first, judgment.second)
-    return quality, noise
+    judged = judge_labels(judgment.first, judgment.second)
+    return judged.quality, judged.noise

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import labelsieve
 from labelsieve import audit
-from labelsieve.audit.quality import judge_twice
+from labelsieve.audit.quality import judge_labels
 from labelsieve.errors import InputError
 from labelsieve.features.judge import judge_features
 from labelsieve.noise import pair
@@ -48,7 +48,7 @@ def test_wrong_labels_are_found_by_features(clusters):
     noise = labelsieve.estimate_noise(labels, features=features)
     assert noise.rate.low <= 0.2 <= noise.rate.high and noise.matrix.shape == (3, 3)
     judgment = judge_features(torch.from_numpy(features).float(), labels, 3)
-    assert np.array_equal(quality, judge_twice(judgment.first, judgment.second)[1])
+    assert np.array_equal(quality, judge_labels(judgment.first, judgment.second).quality)
 
 
 def test_features_may_be_of_any_kind(clusters, tmp_path):

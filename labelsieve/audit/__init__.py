@@ -2,15 +2,16 @@
 
 guesses: predicted probabilities, reduced to the most likely classes of each sample.
 posterior: the probability that each label is correct, and unmixing of predicted labels into true classes.
-estimate: noise rate and noise matrix from the predictions for all samples.
+estimate: noise rate and noise matrix from the predictions for all samples, if errors depend on the class.
+explain: true classes and noise that explain out-of-sample predictions; errors may depend on the sample.
 held_out: noise rate and noise matrix from the predictions for held-out samples.
-quality: label quality and label issues from the probabilities of any classifier.
+quality: label quality, label issues and noise from the probabilities of any classifier.
 others: near-duplicates and outliers, issues besides wrong labels.
 findings: the judgment of every label, with reasons and a verdict in words.
 files: the files of an audit, its exports for other tools, and the summary on the terminal.
 """
 
-from labelsieve.audit.estimate import Interval, Noise, estimate_noise
-from labelsieve.audit.quality import find_label_issues, label_quality
+from labelsieve.audit.estimate import Interval, Noise
+from labelsieve.audit.quality import estimate_noise, find_label_issues, label_quality
 
 __all__ = ["Interval", "Noise", "estimate_noise", "find_label_issues", "label_quality"]

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
-from labelsieve.audit.posterior import count_joint, label_given_true, label_probability, posterior, unmix
+from labelsieve.audit.guesses import Array, Guesses
+from labelsieve.audit.posterior import count_joint, label_given_true, label_probability, posterior
 
 Z_95 = 1.96  # standard errors of a 95% interval
 HARD_SAMPLES = 0.01  # share of hard samples mistaken for wrong labels where few labels are wrong (decision 25)
@@ -16,7 +16,7 @@ BISECTIONS = 80
 
 
 class Interval(NamedTuple):
-    """An estimated share and its range."""
+    """An estimated share and its range, which is meant to hold the truth in nine of ten cases (docs/audit.md)."""
 
     estimate: float
     low: float
@@ -30,17 +30,7 @@ class Noise:
     rate: Interval  # share of wrong labels
     per_class: list[Interval]  # share of wrong labels per given label
     matrix: Array  # (K, K)  row: given label, column: true class; rows sum to 1
-
-
-def estimate_noise(labels: Array, pred_probs: Array) -> Noise:
-    """Estimate the noise rate and the noise matrix from out-of-sample predictions.
-
-    Args:
-        labels: (n) class numbers.
-        pred_probs: (n, K) probabilities of a classifier that was not trained on the labels of these samples, for
-            example from cross-validation.
-    """
-    return estimate_out_of_sample_noise(guesses_from_probs(labels, pred_probs))
+    sample_dependent: float = 0.0  # share of the wrong labels that seem to depend on the sample, not only on the class
 
 
 def estimate_in_sample_noise(guesses: Guesses) -> Noise:
@@ -54,13 +44,16 @@ def estimate_in_sample_noise(guesses: Guesses) -> Noise:
     return _noise_from(guesses, likely, joint, label_probability(guesses))
 
 
-def estimate_out_of_sample_noise(guesses: Guesses, unmixed: tuple[Guesses, Array] | None = None) -> Noise:
-    """Estimate the noise from guesses of a classifier that was not trained on the labels of these samples.
+def estimate_class_dependent_noise(guesses: Guesses, true_guesses: Guesses, label_given: Array) -> Noise:
+    """Estimate the noise from out-of-sample guesses, if errors depend on the class alone.
 
     The lower end of the range assumes that the guesses are about true classes already, and that hard samples look
-    wrong. `unmixed` is the result of `unmix(guesses)`, if it is known.
+    wrong.
+
+    Args:
+        true_guesses: The guesses, unmixed.
+        label_given: (K, K) P(label | true class).
     """
-    true_guesses, label_given = unmix(guesses) if unmixed is None else unmixed
     likely, joint = posterior(true_guesses, label_given)
     noise = _noise_from(guesses, likely, joint, label_probability(guesses, label_given))
     hard = HARD_SAMPLES * max(0.0, 1 - noise.rate.estimate / HIGH_RATE)

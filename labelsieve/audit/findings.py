@@ -6,12 +6,12 @@ from functools import cached_property
 
 import numpy as np
 
-from labelsieve.audit.estimate import Interval, Noise, estimate_in_sample_noise, estimate_out_of_sample_noise, reconcile
+from labelsieve.audit.estimate import Interval, Noise, estimate_in_sample_noise, reconcile
 from labelsieve.audit.guesses import Array, Guesses
 from labelsieve.audit.others import OtherIssues, conflicting, twins, verdict_on
 from labelsieve.audit.others import remarks as remarks_on
-from labelsieve.audit.posterior import estimate_label_given_true, label_probability, most_probable_others, unmix
-from labelsieve.audit.quality import THRESHOLD, judge_twice
+from labelsieve.audit.posterior import estimate_label_given_true, label_probability, most_probable_others
+from labelsieve.audit.quality import THRESHOLD, judge_labels
 from labelsieve.text import percent
 
 MARGIN_WEIGHT = 0.25  # of the log-odds of the training margin (docs/decisions/023)
@@ -180,24 +180,23 @@ def findings_from_guesses(
         remarks: (n) sentences to append to the reasons, or empty strings.
         rate: Noise rate, if it is known better from held-out samples; class shares are scaled to add up to it.
         out_of_sample: Whether the classifier was not trained on the labels that it judges.
-        second: Guesses about true classes of a second classifier, which learned corrected labels (`judge_twice`).
+        second: Guesses about true classes of a second classifier, which learned corrected labels (`judge_labels`).
         others: Near-duplicates and outliers. They are reported, but do not change the quality of a label.
     """
     labels, decided = guesses.labels, guesses.decided
     error = held_out_error(guesses) if out_of_sample or second is not None else None
-    if second is not None:
-        unmixed, quality, noise = judge_twice(guesses, second)
-        guesses = unmixed[0]  # about true classes
+    if out_of_sample or second is not None:
+        true_guesses, label_given, quality, noise = judge_labels(guesses, second)
+        guesses = guesses if second is None else true_guesses
     else:
-        unmixed = unmix(guesses) if out_of_sample else (guesses, estimate_label_given_true(guesses))
-        quality = label_probability(*unmixed)
-        noise = estimate_out_of_sample_noise(guesses, unmixed) if out_of_sample else estimate_in_sample_noise(guesses)
+        true_guesses, label_given = guesses, estimate_label_given_true(guesses)
+        quality, noise = label_probability(true_guesses, label_given), estimate_in_sample_noise(guesses)
     if training is not None:
         quality = add_training_margin(quality, *training)
     if decided is not None:
         quality = np.where(decided, 1.0, quality)
     issues = quality < THRESHOLD
-    other = most_probable_others(*unmixed)
+    other = most_probable_others(true_guesses, label_given)
     if rate is not None:
         rate = rate._replace(high=max(rate.high, float(issues.mean())))  # the range includes the issues
         noise = reconcile(noise, rate, np.bincount(labels, minlength=guesses.num_classes))

@@ -126,14 +126,26 @@ def label_given_true(joint: Array) -> Array:
     return shares
 
 
+def estimate_label_given_confident(guesses: Guesses) -> Array:
+    """Return P(label | true class) (K, K), counted among the most confident guesses."""
+    return shrunk_label_given_true(count_confident(guesses.at(evenly_spaced(len(guesses), MAX_SAMPLES))))
+
+
 def unmix(guesses: Guesses) -> tuple[Guesses, Array]:
     """Turn guesses about labels into guesses about true classes and P(label | true class) (K, K).
 
     The classifier was trained on noisy labels, but not on the labels of these samples.
     """
-    label_given = shrunk_label_given_true(count_confident(guesses.at(evenly_spaced(len(guesses), MAX_SAMPLES))))
-    temperature = best_temperature(guesses, label_given)
-    return unmix_with(guesses, label_given, temperature), label_given
+    label_given = estimate_label_given_confident(guesses)
+    return unmix_with(guesses, label_given, best_temperature(guesses, label_given)), label_given
+
+
+def levelled(label_given: Array, weight: float) -> Array:
+    """Return P(label | true class) (K, K) with its columns moved towards uniform noise of the same mean rate."""
+    classes = len(label_given)
+    wrong = 1 - label_given.diagonal().mean()
+    uniform = np.where(np.eye(classes) > 0, 1 - wrong, wrong / (classes - 1))
+    return (1 - weight) * label_given + weight * uniform
 
 
 def calibrate(guesses: Guesses, label_given: Array) -> Guesses:

@@ -1,17 +1,19 @@
-"""Quality of each label from the probabilities of any classifier: `label_quality` and `find_label_issues`."""
+"""Judge labels by the probabilities of any classifier: `label_quality`, `find_label_issues` and `estimate_noise`."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.estimate import Noise, estimate_out_of_sample_noise
+from labelsieve.audit.estimate import Noise
+from labelsieve.audit.explain import explain
 from labelsieve.audit.guesses import Array, Guesses, checked_chunks, checked_labels, guesses_from_probs
-from labelsieve.audit.posterior import calibrate, label_probability, unmix, with_mean_error
+from labelsieve.audit.posterior import calibrate, label_probability, with_mean_error
 from labelsieve.errors import InputError, nearest
 
 Criterion = Literal["posterior", "all", "ol", "margin"]
 CRITERIA = ("posterior", "all", "ol", "margin")
 THRESHOLD = 0.5  # labels with a lower quality are more likely wrong than right
+LOWEST = 0.03  # quality of the most suspicious label: of labels that seem surely wrong, this share is right
 
 
 def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "posterior", lam: float = 1.0) -> Array:
@@ -37,7 +39,7 @@ def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "p
         likelihood = guesses.likelihood
         other = np.where(guesses.likeliest[:, 0] == guesses.labels, likelihood[:, 1], likelihood[:, 0])
         return (1 + (guesses.confidence.astype(np.float64) - other)) / 2
-    return label_probability(*unmix(guesses))
+    return judge_labels(guesses).quality
 
 
 def find_label_issues(
@@ -64,23 +66,42 @@ def issues_of(quality: Array, ranked_by: Literal["label_quality"] | None = None)
     return issues if ranked_by is None else np.argsort(quality, kind="stable")[: issues.sum()]
 
 
-def judge_twice(first: Guesses, second: Guesses) -> tuple[tuple[Guesses, Array], Array, Noise]:
-    """Judge labels by two rounds of out-of-sample predictions.
+def estimate_noise(labels: Array, pred_probs: Array) -> Noise:
+    """Estimate the noise rate and the noise matrix from out-of-sample predictions.
+
+    Args:
+        labels: (n) class numbers.
+        pred_probs: (n, K) probabilities of a classifier that was not trained on the labels of these samples, for
+            example from cross-validation.
+    """
+    return explain(guesses_from_probs(labels, pred_probs)).noise
+
+
+class Judged(NamedTuple):
+    """The judgment of labels by out-of-sample guesses."""
+
+    guesses: Guesses  # about true classes
+    label_given: Array  # (K, K) P(label | true class)
+    quality: Array  # (n) probability that the label is correct; its mean error is the estimated rate
+    noise: Noise
+
+
+def judge_labels(first: Guesses, second: Guesses | None = None) -> Judged:
+    """Judge labels by out-of-sample guesses.
+
+    The noise is always estimated from the first guesses: a classifier that learned corrections confirms them.
 
     Args:
         first: Guesses about labels.
         second: Guesses about true classes, by a classifier that learned `true_class_probs` of the first ones.
-
-    Returns:
-        The second guesses, calibrated, with P(label | true class) (K, K) of the first; the quality (n) of the labels
-        by these guesses, with the mean error that the first round estimates; and the estimate of the first round.
     """
-    unmixed = unmix(first)
-    noise = estimate_out_of_sample_noise(first, unmixed)
-    label_given = unmixed[1]
-    true_guesses = calibrate(second, label_given)
-    quality = with_mean_error(label_probability(true_guesses, label_given), noise.rate.estimate)
-    return (true_guesses, label_given), quality, noise
+    guesses, label_given, noise = explain(first)
+    if second is not None:
+        guesses = calibrate(second, label_given)
+    quality = with_mean_error(label_probability(guesses, label_given), noise.rate.estimate)
+    if second is None:
+        quality = LOWEST + (1 - LOWEST) * quality
+    return Judged(guesses, label_given, quality, noise)
 
 
 def _criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:

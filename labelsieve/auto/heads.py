@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from labelsieve.audit.findings import doubt_about, held_out_error
 from labelsieve.audit.guesses import Guesses
-from labelsieve.audit.quality import THRESHOLD, judge_twice
+from labelsieve.audit.quality import THRESHOLD, judge_labels
 from labelsieve.data import Labelled
 from labelsieve.data.load import find
 from labelsieve.data.sets import usable_cores
@@ -90,7 +90,7 @@ def forecast_heads(experiment: Experiment, stages: Sequence[str], path: Path, sh
 
 def _summary(judgment: Judgment) -> dict[str, Any]:
     """Return what the heads found."""
-    _, quality, noise = judge_twice(judgment.first, judgment.second)
+    _, _, quality, noise = judge_labels(judgment.first, judgment.second)
     error, issues = held_out_error(judgment.first), quality < THRESHOLD
     rate = noise.rate
     doubt = doubt_about(rate.estimate, issues, judgment.first.labels, error)

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelsieve.audit.explain import explain
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs, with_decided
 from labelsieve.audit.held_out import label_log_likelihoods
-from labelsieve.audit.posterior import TEMPERATURES, calibrate, true_class_probs, unmix
+from labelsieve.audit.posterior import TEMPERATURES, calibrate, true_class_probs
 from labelsieve.errors import InputError
 from labelsieve.models.linear import fit_heads, head_logits, one_hot, standardise
 from labelsieve.runtime import generator
@@ -42,7 +43,7 @@ class Judgment:
 
     def targets(self) -> Array:
         """Return the probabilities of the true classes (n, K), for the head that is delivered."""
-        _, label_given = unmix(self.first)
+        label_given = explain(self.first).label_given
         return true_class_probs(calibrate(self.second, label_given), label_given)
 
 
@@ -63,7 +64,8 @@ def judge_features(
     strength, log_likelihood, heads = _best_strength(x, targets, folds, decided)
     probs, _ = out_of_fold(x, targets, folds, strength, heads)
     first = _guesses(labels, probs, decided)
-    targets = torch.from_numpy(true_class_probs(*unmix(first))).to(x.device)
+    explained = explain(first)
+    targets = torch.from_numpy(true_class_probs(explained.guesses, explained.label_given)).to(x.device)
     probs, _ = out_of_fold(x, targets, folds, SECOND_STRENGTH * strength)
     return Judgment(first, _guesses(labels, probs, decided), strength, log_likelihood)
 

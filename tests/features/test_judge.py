@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
 
 from labelsieve.audit.posterior import label_probability, unmix
-from labelsieve.audit.quality import judge_twice
+from labelsieve.audit.quality import judge_labels
 from labelsieve.errors import InputError
 from labelsieve.features.judge import choose_strength, fit_head, judge_features, out_of_fold, stratified_folds
 from labelsieve.models.linear import head_logits, one_hot, standardise
@@ -58,7 +58,7 @@ def test_second_round_ranks_wrong_labels_better(rate):
     wrong = labels != true
     judgment = judge_features(features, labels, 6)
     first = label_probability(*unmix(judgment.first))
-    _, second, noise = judge_twice(judgment.first, judgment.second)
+    _, _, second, noise = judge_labels(judgment.first, judgment.second)
     assert average_precision_score(wrong, -second) > average_precision_score(wrong, -first) + 0.02
     assert average_precision_score(wrong, -second) > 0.9
     assert abs(noise.rate.estimate - wrong.mean()) < 0.05
@@ -83,7 +83,7 @@ def test_delivered_head_is_better_than_one_that_learned_the_labels():
 def test_clean_labels_stay():
     features, true = clusters(columns=120)
     judgment = judge_features(features, true, 6)
-    _, quality, noise = judge_twice(judgment.first, judgment.second)
+    _, _, quality, noise = judge_labels(judgment.first, judgment.second)
     assert noise.rate.estimate < 0.02
     assert (quality < 0.5).mean() < 0.01
 

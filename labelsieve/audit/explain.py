@@ -32,6 +32,7 @@ EASY_ERRORS = 0.02  # share of errors among the easiest samples with which half 
 WEAK, WEAK_WIDTH = 0.26, 0.05  # share of its own errors from which a classifier is too weak to tell
 BEYOND_COUNT = 0.4  # share of the disagreements beyond the confident count that are errors of people
 UPPER_SHARE = 2 / 3  # share of the disagreements beyond the estimate that the range includes
+LOWER_SHARE = 1 / 2  # of these, which the range includes below the estimate at least
 NEGLIGIBLE = 0.01  # weight below which errors count as dependent on the class alone
 NEWTON_STEPS = 25
 
@@ -42,6 +43,7 @@ class Explanation(NamedTuple):
     guesses: Guesses  # about true classes
     label_given: Array  # (K, K) P(label | true class)
     noise: Noise
+    weight: float  # how plausible it is that errors depend on the sample, from 0 to 1
 
 
 def explain(guesses: Guesses) -> Explanation:
@@ -61,7 +63,7 @@ def explain(guesses: Guesses) -> Explanation:
         true_guesses = unmix_with(guesses, label_given, best_temperature(guesses, label_given))
     share = max(0.0, 1 - noise.rate.estimate / rate.estimate) if rate.estimate > 0 else 0.0
     noise = reconcile(noise, rate, np.bincount(guesses.labels, minlength=guesses.num_classes))
-    return Explanation(true_guesses, label_given, replace(noise, sample_dependent=share))
+    return Explanation(true_guesses, label_given, replace(noise, sample_dependent=share), weight)
 
 
 def weight_of_samples(slope: float, easy: float, disagreements: float) -> float:
@@ -122,9 +124,11 @@ def _weighed_rate(rate: Interval, counted: float, disagreements: float, weight: 
     """Return the rate between that of class-dependent errors and that of errors of people, and its range."""
     people = counted + BEYOND_COUNT * (disagreements - counted)
     estimate = rate.estimate + weight * (people - rate.estimate)
-    high = max(estimate, estimate + UPPER_SHARE * (disagreements - estimate))
+    beyond = max(0.0, disagreements - estimate)
+    high = estimate + UPPER_SHARE * beyond
     error = Z_95 * np.sqrt(high * (1 - high) / samples)
-    return Interval(float(estimate), min(rate.low, float(estimate)), float(min(1.0, high + error)))
+    low = min(rate.low, estimate - LOWER_SHARE * beyond)
+    return Interval(float(estimate), float(max(0.0, low)), float(min(1.0, high + error)))
 
 
 def _share_among_easiest(guesses: Guesses, label_given: Array) -> float:

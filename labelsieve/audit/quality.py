@@ -13,7 +13,7 @@ from labelsieve.errors import InputError, nearest
 Criterion = Literal["posterior", "all", "ol", "margin"]
 CRITERIA = ("posterior", "all", "ol", "margin")
 THRESHOLD = 0.5  # labels with a lower quality are more likely wrong than right
-LOWEST = 0.03  # quality of the most suspicious label: of labels that seem surely wrong, this share is right
+LOWEST = 0.03  # share of right labels among those that seem surely wrong, if errors depend on the class alone
 
 
 def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "posterior", lam: float = 1.0) -> Array:
@@ -95,12 +95,13 @@ def judge_labels(first: Guesses, second: Guesses | None = None) -> Judged:
         first: Guesses about labels.
         second: Guesses about true classes, by a classifier that learned `true_class_probs` of the first ones.
     """
-    guesses, label_given, noise = explain(first)
+    guesses, label_given, noise, weight = explain(first)
     if second is not None:
         guesses = calibrate(second, label_given)
     quality = with_mean_error(label_probability(guesses, label_given), noise.rate.estimate)
     if second is None:
-        quality = LOWEST + (1 - LOWEST) * quality
+        lowest = (1 - weight) * LOWEST
+        quality = lowest + (1 - lowest) * quality
     return Judged(guesses, label_given, quality, noise)
 
 

@@ -12,11 +12,11 @@ scikit-learn. Rows are added to benchmarks/results/people.jsonl as they are fini
 """
 
 import argparse
-import csv
 import json
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from benchmarks.photos import average_precision, f1, features_of, to_nearest
+from benchmarks.photos import average_precision, f1, to_nearest
 from labelsieve.audit.explain import explain
 from labelsieve.audit.guesses import Guesses, guesses_from_probs
 from labelsieve.audit.quality import THRESHOLD, judge_labels
@@ -149,11 +149,20 @@ def standard(features: Array) -> Array:
     return scaled
 
 
+def embed(source: Path) -> dict[str, Array]:
+    """Return what `labelsieve embed` writes: features, labels as numbers, and classes."""
+    with tempfile.TemporaryDirectory() as room:
+        file = Path(room) / "features.npz"
+        command = [sys.executable, "-m", "labelsieve", "embed", str(source), "--out", str(file)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return dict(np.load(file))
+
+
 def embedded(images: Array, labels: Array) -> Array:
     """Return features (n, F) of images."""
     with tempfile.TemporaryDirectory() as room:
         np.savez(Path(room) / "images.npz", images=images, labels=labels)
-        return features_of(Path(room) / "images.npz")[0]
+        return embed(Path(room) / "images.npz")["features"].astype(np.float32)
 
 
 @cache
@@ -174,17 +183,10 @@ def superclasses(arrays: Path) -> tuple[Array, Array]:
 
 
 @cache
-def clothes(folder: Path) -> tuple[Array, Array]:
-    features, _, _, names = features_of(folder)
-    classes = sorted({Path(name).parent.name for name in names})
-    return features, np.array([classes.index(Path(name).parent.name) for name in names])
-
-
-@cache
-def banking(folder: Path) -> tuple[Array, Array]:
-    rows = list(csv.DictReader((folder / "train.csv").open(encoding="utf-8")))
-    classes = sorted({row["category"] for row in rows})
-    return features_of(folder)[0], np.array([classes.index(row["category"]) for row in rows])
+def labelled(source: Path) -> tuple[Array, Array]:
+    """Return features and labels of a folder of images or of texts."""
+    found = embed(source)
+    return found["features"].astype(np.float32), found["labels"].astype(int)
 
 
 @cache
@@ -257,7 +259,7 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Callable
             for name, source, count in sources(options):
                 yield f"{name} {title} draw {seed}", noise, role, partial(simulated, source, kind, rate, seed, count)
             if options.banking and seed and title in ("none", "symmetric 15%", "nearest 25%"):
-                source = partial(banking, options.banking)
+                source = partial(labelled, options.banking)
                 yield f"banking77 {title} draw {seed}", noise, role, partial(simulated, source, kind, rate, seed)
             for name, model in (("digits", "logistic"), ("digits", "mlp"), ("fashion", "logistic"), ("fashion", "mlp")):
                 yield (
@@ -270,7 +272,7 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Callable
 
 def sources(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], tuple[Array, ...]], int]]:
     if options.clothing:
-        yield "clothes", partial(clothes, options.clothing), 0
+        yield "clothes", partial(labelled, options.clothing), 0
     if options.cifar:
         yield "CIFAR-10 2,500", partial(cifar10, options.cifar), 2500
     if options.cifar100:
@@ -404,9 +406,10 @@ def repeated(make: Callable[[], Cell]) -> dict[str, Any]:
 def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per kind of noise and role."""
     lines = [
-        "| errors | role | cells | truth in range, % | mean width, points | mean error of the estimate, points | cleanlab "
-        "| class-dependent errors only | average precision minus the better peer, mean | cells behind by over 0.005 "
-        "| F1 minus cleanlab, mean | cells behind by over 0.005 | calibration error | low quality within a factor of 2 |",
+        "| errors | role | cells | truth in range, % | mean width, points | mean error of the estimate, points "
+        "| cleanlab | class-dependent errors only | average precision minus the better peer, mean "
+        "| cells behind by over 0.005 | F1 minus cleanlab, mean | cells behind by over 0.005 | calibration error "
+        "| low quality within a factor of 2 |",
         "| --- | --- |" + " ---: |" * 12,
     ]
     for kind in ("people", "instance", "class", "annotator", "none"):
@@ -449,7 +452,8 @@ def _figures(rows: Sequence[dict[str, Any]], noisy: bool) -> list[str]:
 def details(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table of the cells with labels given by people."""
     lines = [
-        "| data | wrong, % | estimate, % | range | cleanlab, % | HOC, % | average precision | cleanlab | F1 | cleanlab |",
+        "| data | wrong, % | estimate, % | range | cleanlab, % | HOC, % | average precision | cleanlab | F1 "
+        "| cleanlab |",
         "| --- |" + " ---: |" * 9,
     ]
     for row in rows:

@@ -146,6 +146,7 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
         "other_issues": findings.others and _other_counts(findings, findings.others),
         "classes": list(findings.classes),
         "noise_rate": _interval_row(findings.noise.rate),
+        "sample_dependent": round(findings.noise.sample_dependent, 6),
         "per_class": [
             {"class": name, "samples": n, **_interval_row(share), "issues": m}
             for name, n, share, m in zip(findings.classes, sizes, findings.noise.per_class, issues, strict=True)

@@ -25,6 +25,7 @@ WEAK_MODEL = 1 / 3  # error on correct labels, from which a model is too weak to
 NEAR_CHANCE = 0.85  # of the error of always predicting the most common label, likewise
 CONTRADICTION = 2.0  # factor between estimate and suspects from which they contradict each other
 NEGLIGIBLE = 0.05  # unless they differ by less than this share of the samples
+MANY_ON_HARD_SAMPLES = 0.2  # share of the wrong labels that depend on the sample, from which it is reported
 DECIDED = "You decided on this label."
 
 
@@ -84,6 +85,8 @@ class Findings:
             return _clean_verdict(rate, issues, self.trusts_labels, self.given_rate)
         about = "At least" if self.trusts_labels else "About"
         share = f"{about} {percent(rate.estimate)} of the {len(self):,} labels look wrong (range {span(rate)})."
+        if self.noise.sample_dependent >= MANY_ON_HARD_SAMPLES:
+            share += f" About {percent(self.noise.sample_dependent)} of these are probably mistakes on hard samples."
         if rate.estimate > IMPLAUSIBLE_RATE:
             advice = "Either most labels are wrong or the model is too weak to judge them: check some samples first."
         else:
@@ -299,25 +302,20 @@ def reasons(
 
 
 def reason(label: str, other: str, confidence: float, likelihood: float, issue: bool, share: float) -> str:
-    """Return the reason for one sample; `share`: samples with this label that seem to be the other class."""
+    """Return the reason for one sample; `share`: samples with this label that seem to be the other class.
+
+    It quotes no probabilities of the model: the one that matters to people is the label quality.
+    """
     common = ""
     if issue and share >= COMMON_CONFUSION:
-        common = f" This confusion is common: about {_whole_percent(share)} of the samples labelled {label}."
-    sure, other_sure = _whole_percent(confidence), _whole_percent(likelihood)
+        common = f" This confusion is common: about {percent(share)} of the samples labelled {label}."
     if likelihood > confidence:
         looks = "The model is unsure, but it looks" if likelihood < UNSURE_BELOW else "Looks"
         doubt = "" if issue else ", but the label is still more likely right than wrong"
-        return f"{looks} more like {other} ({other_sure}) than {label} ({sure}){doubt}.{common}"
+        return f"{looks} more like {other} than {label}{doubt}.{common}"
     if issue:
-        return f"The model is only {sure} sure of {label}; it may be {other} ({other_sure}).{common}"
-    return f"The model agrees: {label} ({sure})."
-
-
-def _whole_percent(share: float) -> str:
-    """Return a predicted probability as a whole percentage, never 0% or 100%."""
-    if share < 0.01:
-        return "under 1%"
-    return "over 99%" if share > 0.99 else f"{100 * share:.0f}%"
+        return f"The model doubts that it is {label}; it may be {other}.{common}"
+    return f"The model agrees that it is {label}."
 
 
 def span(interval: Interval) -> str:

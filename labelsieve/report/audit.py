@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -131,10 +130,10 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
 
 
 def format_quality(quality: float) -> str:
-    """Format a label quality with two significant digits and without an exponent."""
-    if quality < 0.0001:
-        return "0" if quality <= 0 else "under 0.0001"
-    return f"{quality:.{max(2, 1 - math.floor(math.log10(quality)))}f}"
+    """Format a label quality as a whole percentage; it is never certain."""
+    if quality < 0.01:
+        return "under 1%"
+    return "over 99%" if quality > 0.99 else f"{100 * quality:.0f}%"
 
 
 def _interval(row: dict[str, Any]) -> Interval:

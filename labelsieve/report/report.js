@@ -10,8 +10,7 @@ if (form) {
   quality.max = qualities.length - 1;
   quality.defaultValue = qualities.length - 1;
 
-  const formatQuality = (score) =>
-    score <= 0 ? "0" : score < 0.0001 ? "0.0001" : score.toFixed(Math.max(2, 1 - Math.floor(Math.log10(score))));
+  const formatQuality = (score) => (score < 0.01 ? "1%" : `${Math.round(100 * score)}%`);
 
   const applyFilters = () => {
     const limit = qualities[quality.value];

@@ -28,14 +28,7 @@ def test_direction_of_mutual_confusions_is_uncertain(photos, back, uncertain):
 def test_number_formats():
     assert [percent(x) for x in (0, 0.0004, 0.042, 0.0996, 0.384)] == ["0%", "under 0.1%", "4.2%", "10%", "38%"]
     assert words.with_interval(Interval(0.38, 0.05, 0.4)) == "38% (5.0 to 40%)"
-    assert [format_quality(x) for x in (0, 0.00001, 0.00123, 0.02, 0.5, 1)] == [
-        "0",
-        "under 0.0001",
-        "0.0012",
-        "0.020",
-        "0.50",
-        "1.00",
-    ]
+    assert [format_quality(x) for x in (0, 0.0099, 0.02, 0.5, 1)] == ["under 1%", "under 1%", "2%", "50%", "over 99%"]
 
 
 def test_run_labels_are_unique(tmp_path):

@@ -140,7 +140,7 @@ function drawSample() {
   byId("given").textContent = sample.given;
   byId("suggested").textContent = sample.suggested === sample.given ? "none" : sample.suggested;
   byId("meter").value = sample.quality;
-  byId("number").textContent = `${sample.quality.toFixed(2)} of 1`;
+  byId("number").textContent = sample.quality < 0.01 ? "under 1%" : `${Math.round(100 * sample.quality)}%`;
   byId("why").textContent = sample.why;
   byId("name").firstElementChild.textContent = sample.id;
   byId("keep").querySelector("bdi").textContent = sample.given;

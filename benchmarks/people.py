@@ -54,7 +54,7 @@ NOISES = (
     ("annotator", 0.1),
 )
 PEOPLE = ("aggre", "random1", "random2", "random3", "worse")
-PHOTOGRAPHS = 24_000  # of CIFAR-10, embedded once
+PHOTOGRAPHS = 20_000  # of CIFAR-10, embedded once
 SUPERCLASS_IMAGES = 4000  # of CIFAR-100, with its 20 superclasses
 ROLES = ("development", "validation")
 BINS = 10  # of the calibration error

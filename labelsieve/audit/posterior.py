@@ -145,7 +145,8 @@ def levelled(label_given: Array, weight: float) -> Array:
     classes = len(label_given)
     wrong = 1 - label_given.diagonal().mean()
     uniform = np.where(np.eye(classes) > 0, 1 - wrong, wrong / (classes - 1))
-    return (1 - weight) * label_given + weight * uniform
+    mixed: Array = (1 - weight) * label_given + weight * uniform
+    return mixed
 
 
 def calibrate(guesses: Guesses, label_given: Array) -> Guesses:

@@ -23,7 +23,7 @@ from labelsieve.core.part import Predict, label_dtype
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.images import Unusable
 from labelsieve.errors import InputError
-from labelsieve.features.backbones import Backbone
+from labelsieve.features.backbones import Backbone, weights_with_head
 from labelsieve.features.judge import choose_strength, fit_head
 from labelsieve.methods import Problem, make
 from labelsieve.models import default_model, make_model
@@ -202,12 +202,19 @@ def _pretrained_weights(path: str | None, make_one: Callable[[], nn.Module]) -> 
 
 
 def _weights_of_run(run: str | None, make_one: Callable[[], nn.Module]) -> dict[str, Tensor]:
-    """Return the weights of the model that an earlier run delivered."""
+    """Return the weights of the model that an earlier run delivered.
+
+    Those of a linear head on features of a backbone become the last layer of the whole network, where that is trained.
+    """
     if run is None:
         return {}
-    weights = load(run).network.state_dict()
+    start, network = load(run), make_placeholder(make_one)
+    head, backbone = start.network, start.backbone
+    weights = head.state_dict()
+    if backbone and backbone.own and isinstance(head, LinearHead) and not isinstance(network, LinearHead):
+        weights = weights_with_head(backbone, head, grayscale=next(network.parameters()).shape[1] == 1)
     try:
-        make_placeholder(make_one).load_state_dict(weights)
+        network.load_state_dict(weights)
     except RuntimeError as error:
         raise InputError(
             f"the model of {run} has another shape than that of this experiment; give the same --model"

@@ -40,10 +40,8 @@ LITE_DIGESTS = {  # sha256 of the published weights
     "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
     "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
-PIXELS = {  # mean and deviation of pixels from 0 to 255, by the name of the normalisation
-    "lite": ((127.0,) * 3, (128.0,) * 3),
-    "imagenet": (tuple(255 * mean for mean in IMAGENET[0]), tuple(255 * value for value in IMAGENET[1])),
-}
+LITE_PIXELS = ((127.0,) * 3, (128.0,) * 3)
+IMAGENET_PIXELS = (tuple(255 * mean for mean in IMAGENET[0]), tuple(255 * value for value in IMAGENET[1]))
 
 Weights = Mapping[str, Tensor]
 Pixels = tuple[Sequence[float], Sequence[float]]  # mean and deviation per channel that a network expects
@@ -315,7 +313,9 @@ OWN_NORMALISE: dict[str, str] = {  # how images are normalised when the whole ne
     **dict.fromkeys(VARIANTS, "lite"),
     **dict.fromkeys(("resnet-18", "resnet-34", "resnet-50"), "imagenet"),
 }
-OWN_PIXELS: dict[str, Pixels] = {name: PIXELS[normalise] for name, normalise in OWN_NORMALISE.items()}
+OWN_PIXELS: dict[str, Pixels] = {
+    name: LITE_PIXELS if normalise == "lite" else IMAGENET_PIXELS for name, normalise in OWN_NORMALISE.items()
+}
 BACKBONES: dict[str, Loader] = {**dict.fromkeys(OWN_PIXELS, _load_own), "wordllama": _load_wordllama}
 
 __all__ = [

@@ -21,7 +21,7 @@ import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,19 +52,16 @@ FOUND = {  # columns of a record: rows of the second table
 Row = dict[str, Any]
 
 
-def measure(clothing: Path, draws: int, work: Path) -> list[Row]:
-    """Return a row for every kind of noise and draw."""
-    rows = []
+def measure(clothing: Path, draws: int, work: Path) -> Iterator[Row]:
+    """Yield a row for every draw and kind of noise."""
     with contextlib.ExitStack() as stack:
         whole = photos.clothes(clothing, "C", 0, _room(stack, work) / "data")
         features = photos.features_of(whole.folder)
-        for kind, count in (("A", draws), ("B", draws), ("C", 1)):
-            for seed in range(count):
+        for seed in range(draws):
+            for kind in "AB" if seed else "ABC":
                 room = _room(stack, work)
                 cell = photos.clothes(clothing, kind, seed, room / "data")
-                rows.append(_measure_cell(cell, features, room))
-                print(json.dumps(rows[-1]), flush=True)
-    return rows
+                yield _measure_cell(cell, features, room)
 
 
 def _room(stack: contextlib.ExitStack, work: Path) -> Path:
@@ -122,7 +119,7 @@ def tables(rows: Sequence[Row]) -> str:
         return f"{np.mean(values) * (1 if path[0] == 'accuracy' else 100):.1f}"
 
     accuracies = [[name, *(mean(kind, "accuracy", name) for kind in kinds)] for name in WAYS]
-    noisy = [kind for kind in kinds if kind != kinds[-1]]
+    noisy = [kind for kind in kinds if kind != "clothes C"]
     parts = ("doubted", "precision", "recall")
     findings = [
         [title, *(mean(kind, "found", key, part) for kind in noisy for part in parts)] for key, title in FOUND.items()
@@ -144,10 +141,13 @@ def main() -> None:
     options = parser.parse_args()
     if not options.show:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-        rows = measure(options.clothing, options.draws, options.work or options.clothing.parent)
         versions = {package: version(package) for package in ("labelsieve", "torch", "numpy")}
         made = {"commit": commit, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
-        RECORD.write_text(json.dumps({"made": made, "rows": rows}, indent=1) + "\n")
+        rows = []
+        for row in measure(options.clothing, options.draws, options.work or options.clothing.parent):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            RECORD.write_text(json.dumps({"made": made, "rows": rows}, indent=1) + "\n")
     print(tables(json.loads(RECORD.read_text())["rows"]))
 
 

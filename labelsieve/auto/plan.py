@@ -96,7 +96,11 @@ class Request:
 
     @property
     def noise_is_unknown(self) -> bool:
-        return any(each.probes or is_linear_head(each.training) for each in self.candidates)
+        return any(each.probes or self.has_heads(each.training) for each in self.candidates)
+
+    def has_heads(self, training: Experiment) -> bool:
+        """Return whether linear heads judge the labels before this training; not if plain training was requested."""
+        return is_linear_head(training) and self.method is None
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     found = found or Found()
     training, probes = request.candidates[-1 if found.network is None else found.network]
     stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
-    if is_linear_head(training):
+    if request.has_heads(training):
         return [*stages, *_head_stages(training, run, request.finetune)]
     if not probes:
         return [*stages, _training_stage(training)]

@@ -237,7 +237,7 @@ def _train_stage(
         return _judge_by_heads(stage, stages, path, runner, found)
     folders = stage.folders(path)
     chosen = None
-    if is_linear_head(stage.experiments[0]) and stage.name == "training":
+    if stage.name == "training" and request.has_heads(stage.experiments[0]):
         stage = replace(stage, experiments=(replace(stage.experiments[0], weight_decay=found.strength),))
         stages = [stage if each.name == stage.name else each for each in stages]
         chosen = {"noise_rate": found.rate, "method": "linear head", "reasons": found.reasons}
@@ -454,7 +454,7 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
 
 def forecast(request: Request, path: Path, shelf: Shelf) -> str:
     """Describe the stages and the cost of a request, from a few timed steps that are discarded."""
-    if is_linear_head(request.candidates[-1].training):
+    if request.has_heads(request.candidates[-1].training):
         head = request.candidates[-1].training
         words = [f"{stage.name}: {stage.purpose}" for stage in plan(request, path, Found(network=-1))]
         return forecast_heads(head, words, path, shelf, partial(_finetuning_seconds, request.finetune))

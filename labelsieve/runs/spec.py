@@ -151,6 +151,8 @@ def experiment_for(data: str, **given: Any) -> Experiment:
     """Return an experiment with the settings for the dataset wherever the given value is None."""
     chosen = {name: value for name, value in given.items() if value is not None}
     settings = {**DATASET_SETTINGS.get(data, {}), **chosen}
+    if (settings.get("model"), settings.get("method")) == ("linear", "default"):  # logistic regression
+        settings |= {"epochs": 1, "warmup": 0}
     warmup = int(WARMUP_SHARE.get(data, 0.25) * settings.get("epochs", Experiment.epochs))
     return Experiment(data=data, **{"warmup": warmup, **settings})
 

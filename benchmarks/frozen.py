@@ -86,22 +86,30 @@ def _measure_cell(cell: photos.Cell, features: tuple[Any, ...], room: Path) -> R
         row["seconds"][name] = round(time.process_time() - began, 1)
         row["accuracy"][name] = round(100 - read_run(out).end["last"], 2)
         if name in FOUND:
-            row["found"][name] = found(wrong, (read_samples(out) or {})["mean_selected"] < 0.5)
+            samples = read_samples(out) or {}
+            order_of_doubt = np.lexsort((samples["mean_margin"], samples["mean_selected"]))
+            row["found"][name] = found(wrong, samples["mean_selected"] < 0.5, order_of_doubt)
         if name == DELIVERED:
             judgment = read_judgment(out) or {}
             for turn in ("first", "second"):
-                row["found"][turn] = found(wrong, judgment[f"{turn}/likeliest"][:, 0] != given)
+                contradicted = judgment[f"{turn}/likeliest"][:, 0] != given
+                row["found"][turn] = found(wrong, contradicted, judgment[f"{turn}/confidence"].argsort())
     return row
 
 
-def found(wrong: Array, doubted: Array) -> dict[str, float]:
-    """Return the share of samples (n) that are doubted, of wrong labels among them, and of wrong labels found."""
+def found(wrong: Array, doubted: Array, order: Array) -> dict[str, float]:
+    """Return the share of samples (n) that are doubted, of wrong labels among them, and of wrong labels found.
+
+    `first`: the share of wrong labels among the first samples of an order (n), as many as there are wrong labels.
+    """
     both = int((wrong & doubted).sum())
     shares = {
         "doubted": doubted.mean(),
         "precision": both / max(1, doubted.sum()),
         "recall": both / max(1, wrong.sum()),
     }
+    if wrong.any():
+        shares["first"] = wrong[order[: wrong.sum()]].mean()
     return {name: round(float(share), 4) for name, share in shares.items()}
 
 
@@ -120,11 +128,15 @@ def tables(rows: Sequence[Row]) -> str:
 
     accuracies = [[name, *(mean(kind, "accuracy", name) for kind in kinds)] for name in WAYS]
     noisy = [kind for kind in kinds if kind != "clothes C"]
-    parts = ("doubted", "precision", "recall")
+    parts = ("doubted", "precision", "recall", "first")
     findings = [
         [title, *(mean(kind, "found", key, part) for kind in noisy for part in parts)] for key, title in FOUND.items()
     ]
-    titles = [f"{kind[-1]}: {title}" for kind in noisy for title in ("doubted", "of these wrong", "of the wrong")]
+    titles = [
+        f"{kind[-1]}: {title}"
+        for kind in noisy
+        for title in ("doubted", "of these wrong", "of wrong found", "first N wrong")
+    ]
     first, second = (
         markdown([["test accuracy, %", *kinds], *accuracies]),
         markdown([["samples, %", *titles], *findings]),

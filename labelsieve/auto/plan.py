@@ -43,7 +43,7 @@ STAGES = (
     "finetune",
 )  # in order
 TRAINING = ""  # folder of the selecting training: the run folder itself
-FINETUNING: dict[str, Any] = {"epochs": 10, "warmup": 0, "batch": 32, "lr": 0.01}  # where the user has set nothing
+FINETUNING: dict[str, Any] = {"epochs": 5, "warmup": 0, "batch": 32, "lr": 0.002}  # where the user has set nothing
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 
 import labelsieve
+from labelsieve.auto.plan import FINETUNING
 from labelsieve.cli import execute
 from labelsieve.data.sets import normalise_inputs
 from labelsieve.features.backbones import OWN_PIXELS, find_backbone, weights_with_head
@@ -20,6 +22,7 @@ from labelsieve.runs.find import unfinished
 from labelsieve.runs.read import delivered_folder, read_run, read_samples
 from tests.conftest import kill_after_epoch
 
+ROOT = Path(__file__).parents[2]
 COLORS = {"blue": (40, 60, 200), "green": (60, 180, 70), "red": (200, 50, 60)}
 QUICK = ["--finetune", "--size", "32", "--epochs", "2", "--threads", "1"]
 
@@ -75,7 +78,7 @@ def test_whole_network_is_delivered(run, photos, tmp_path):
     assert delivered_folder(run) == run / "final"
     spec = read_run(run / "final").spec
     assert (spec["model"], spec["normalise"], spec["size"], spec["backbone"]) == ("lite0", "lite", 32, None)
-    assert (spec["method"], spec["epochs"], spec["lr"], spec["batch"]) == ("default", 2, 0.01, 32)
+    assert (spec["method"], spec["epochs"], spec["lr"], spec["batch"]) == ("default", 2, 0.002, 32)
     before, after = read_samples(run), read_samples(run / "final")
     corrected = np.load(run / "corrected.npy")
     assert (after["label"] == corrected).all() and (corrected != before["label"]).any()
@@ -129,6 +132,11 @@ def test_finished_head_is_fine_tuned_later(run, photos, tmp_path):
     assert execute(argv) == 0 and delivered_folder(out) == out
     assert execute([*argv, "--finetune"]) == 0
     assert (out / "final" / "model.safetensors").read_bytes() == (run / "final" / "model.safetensors").read_bytes()
+
+
+def test_documented_settings_are_the_defaults():
+    settings = "{epochs} epochs, batches of {batch} and a learning rate of {lr}".format(**FINETUNING)
+    assert settings in " ".join((ROOT / "docs" / "auto.md").read_text(encoding="utf-8").split())
 
 
 def test_dry_run_lists_the_stage(photos, tmp_path, capsys):

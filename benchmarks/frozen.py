@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -118,12 +119,7 @@ def tables(rows: Sequence[Row]) -> str:
     kinds = list(dict.fromkeys(row["set"] for row in rows))
 
     def mean(kind: str, *path: str) -> str:
-        values = []
-        for row in rows:
-            value: Any = row
-            for key in path:
-                value = value[key]
-            values += [value] if row["set"] == kind else []
+        values = [reduce(lambda value, key: value[key], path, row) for row in rows if row["set"] == kind]
         return f"{np.mean(values) * (1 if path[0] == 'accuracy' else 100):.1f}"
 
     accuracies = [[name, *(mean(kind, "accuracy", name) for kind in kinds)] for name in WAYS]

@@ -13,7 +13,7 @@ import labelsieve
 from labelsieve.auto.plan import FINETUNING
 from labelsieve.cli import execute
 from labelsieve.data.sets import normalise_inputs
-from labelsieve.features.backbones import OWN_PIXELS, find_backbone, weights_with_head
+from labelsieve.features.backbones import OWN_NORMALISE, OWN_PIXELS, find_backbone, own_backbone, weights_with_head
 from labelsieve.features.judge import fit_head
 from labelsieve.models import make_model
 from labelsieve.models.linear import LinearHead, one_hot
@@ -53,18 +53,20 @@ def run(photos, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("grayscale", [False, True])
-def test_network_with_the_head_equals_head_on_features(grayscale):
-    backbone = find_backbone("lite0", size=32)
+@pytest.mark.parametrize(("name", "grayscale"), [("lite0", False), ("lite0", True), ("resnet-18", False)])
+def test_network_with_the_head_equals_head_on_features(name, grayscale):
+    body = make_model(name, (3, 32, 32), 1).state_dict()
+    weights = {key: tensor for key, tensor in body.items() if not key.startswith(("fc.", "_fc."))}
+    backbone = find_backbone(name, size=32) if name == "lite0" else own_backbone(name, weights, 32)
     random = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (40, 1 if grayscale else 3, 32, 32), generator=random, dtype=torch.uint8)
     features = backbone(images)
     head = LinearHead((backbone.dim,), 3)
     head.assign(*fit_head(features, one_hot(torch.arange(40) % 3, 3), 0.1))
-    network = make_model("lite0", tuple(images.shape[1:]), 3)
+    network = make_model(name, tuple(images.shape[1:]), 3)
     network.load_state_dict(weights_with_head(backbone, head, grayscale))
     with torch.no_grad():
-        expected, found = head.eval()(features), network.eval()(normalise_inputs(images, "lite"))
+        expected, found = head.eval()(features), network.eval()(normalise_inputs(images, OWN_NORMALISE[name]))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 

@@ -6,7 +6,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,15 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     return summary
 
 
-def forecast_heads(experiment: Experiment, stages: Sequence[str], path: Path, shelf: Shelf) -> str:
+def forecast_heads(
+    experiment: Experiment, stages: Sequence[str], path: Path, shelf: Shelf, finetuning: Callable[[int, int], float]
+) -> str:
     """Describe the stages of a training on features, and its cost from a few samples; nothing is kept.
 
     CPU seconds are measured, not time: they hardly depend on what else the machine does.
+
+    Args:
+        finetuning: Returns the seconds of fine-tuning from the number of samples and of classes.
     """
     splits = find(experiment.data, reading_of(experiment)).splits()
     train = splits["train"]
@@ -77,12 +82,14 @@ def forecast_heads(experiment: Experiment, stages: Sequence[str], path: Path, sh
     heads = seconds_of_heads(len(train), dim, len(train.classes), experiment.device) / experiment.threads
     known = "features are in the cache" if encoder else "features are given"
     work = f"{missing:,} features to compute ({duration(seconds)})" if missing else known
+    if (last := finetuning(len(train), len(train.classes))) > 0:
+        work += f"; fine-tuning takes {duration(last)}"
     return "\n".join(
         [
             f"data:    {experiment.data}: {len(train):,} samples of {len(train.classes)} classes",
             "stages:",
             *(f"  {number}. {stage}" for number, stage in enumerate(stages, 1)),
-            f"cost:    about {duration(seconds + heads)} on {device_name(experiment.device)}; {work}",
+            f"cost:    about {duration(seconds + heads + last)} on {device_name(experiment.device)}; {work}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",
         ]
     )

@@ -7,12 +7,12 @@ and the final training learns from all samples with corrected labels and deliver
 samples, five probes hold out one fifth each, so that every label is judged and the training can use all samples.
 
 On features, linear heads do all of this in seconds: they judge every label out of fold, and the delivered head learns
-the probabilities of the true classes.
+the probabilities of the true classes. If requested, the whole network is then fine-tuned on corrected labels.
 
 `plan` returns the stages given what the finished ones have shown so far; it is evaluated again after every stage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +31,19 @@ PROBE_SHARE = 0.4  # share of the epochs that a probe trains after the warm-up
 GUARD_OPTIONS = tuple(GUARDS.items())
 LEARNING_RATES = (0.02, 0.05)  # compared by the probes if there are few samples
 HELD_OUT_SAMPLES = 600  # samples to hold out, if that is between a tenth and a fifth
-STAGES = ("network", "probe", "second probe", "heads", "training", "judges", "long judges", "final")  # in this order
+STAGES = (
+    "network",
+    "probe",
+    "second probe",
+    "heads",
+    "training",
+    "judges",
+    "long judges",
+    "final",
+    "finetune",
+)  # in order
 TRAINING = ""  # folder of the selecting training: the run folder itself
+FINETUNING: dict[str, Any] = {"epochs": 5, "warmup": 0, "batch": 32, "lr": 0.002}  # where the user has set nothing
 
 
 @dataclass(frozen=True)
@@ -81,10 +92,15 @@ class Request:
     candidates: tuple[Candidate, ...]  # several if the network must be chosen by short trainings
     method: str | None = None  # requested by the user; its model is delivered
     final: bool = True  # whether to train a final model on corrected labels
+    finetune: Experiment | None = None  # training of the whole network after that of a linear head
 
     @property
     def noise_is_unknown(self) -> bool:
-        return any(each.probes or is_linear_head(each.training) for each in self.candidates)
+        return any(each.probes or self.has_heads(each.training) for each in self.candidates)
+
+    def has_heads(self, training: Experiment) -> bool:
+        """Return whether linear heads judge the labels before this training; not if plain training was requested."""
+        return is_linear_head(training) and self.method is None
 
 
 @dataclass(frozen=True)
@@ -105,8 +121,8 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     found = found or Found()
     training, probes = request.candidates[-1 if found.network is None else found.network]
     stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
-    if is_linear_head(training):
-        return [*stages, *_head_stages(training, run)]
+    if request.has_heads(training):
+        return [*stages, *_head_stages(training, run, request.finetune)]
     if not probes:
         return [*stages, _training_stage(training)]
     training = training if found.lr is None else replace(training, lr=found.lr)
@@ -134,13 +150,18 @@ def _network_trial(training: Experiment, probes: Sequence[Experiment]) -> Experi
     return plain_judges(training, probes or [probe_of(training)])[0]
 
 
-def _head_stages(training: Experiment, run: Path) -> list[Stage]:
-    """Return the stages on features: judge all labels out of fold, and fit the delivered head."""
-    final = replace(training, corrected=str(run / HEADS / TARGETS))
-    return [
+def _head_stages(training: Experiment, run: Path, finetune: Experiment | None) -> list[Stage]:
+    """Return the stages on features: judge all labels out of fold, fit the delivered head, fine-tune the network."""
+    head = replace(training, corrected=str(run / HEADS / TARGETS))
+    stages = [
         Stage("heads", "judge every label with linear heads that did not learn it, in two rounds", (), HEADS),
-        Stage("training", "fit the delivered head to the probabilities of the true classes", (final,), TRAINING),
+        Stage("training", "fit the delivered head to the probabilities of the true classes", (head,), TRAINING),
     ]
+    if finetune is not None:
+        whole = replace(final_training(finetune, run / CORRECTED), init=str(run / "model.safetensors"))
+        purpose = f"train the whole network {whole.model} on all images with corrected labels"
+        stages.append(Stage("finetune", purpose, (whole,), FINAL))
+    return stages
 
 
 def _probe_purpose(probes: Sequence[Experiment]) -> str:
@@ -189,6 +210,19 @@ def linear_head(experiment: Experiment) -> Candidate:
     """Return logistic regression on features; its strength of regularisation is found before it is fitted."""
     plain: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0, "scores": ()}
     return Candidate(replace(experiment, **plain, model=LINEAR, epochs=1, warmup=0, choose="last"), ())
+
+
+def finetuning(experiment: Experiment, size: int, normalise: str, open_settings: Collection[str]) -> Experiment:
+    """Return the training of a whole backbone on images, with suitable settings where the user has set none.
+
+    Args:
+        size: side of the images that the backbone was given.
+        normalise: how its images are normalised.
+    """
+    images: dict[str, Any] = {"size": size, "normalise": normalise, "model": experiment.backbone, "backbone": None}
+    images |= {"weights": None, "cache": experiment.cache if experiment.stream else None}
+    settings = {name: FINETUNING[name] for name in open_settings}
+    return replace(experiment, **images, **{**settings, "warmup": 0})
 
 
 def probe_of(experiment: Experiment) -> Experiment:

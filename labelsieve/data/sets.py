@@ -21,6 +21,8 @@ from labelsieve.data.classes import Array
 from labelsieve.data.images import DECODER, Frame, Pictures, Unusable, decode_into
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation per channel
+LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # of the weights of EfficientNet-Lite
+CHANNELS = {"imagenet": IMAGENET, "lite": LITE}  # by the name of the normalisation
 SLOTS = 3  # batches on the host: one is copied to the device while the others are decoded
 Fill = Callable[[Array, Sequence[int]], None]  # write samples into the rows of an array
 
@@ -37,7 +39,7 @@ def normalise_inputs(samples: Tensor, normalise: str) -> Tensor:
     """Return (B, C, H, W) uint8 images as network inputs; (B, F) features are returned unchanged."""
     if samples.dtype != torch.uint8:
         return samples
-    return _normalise_channels(samples, *IMAGENET) if normalise == "imagenet" else standardise(samples)
+    return _normalise_channels(samples, *CHANNELS[normalise]) if normalise in CHANNELS else standardise(samples)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Labelled:
     classes: Sequence[str]
     clean: Tensor | None = None  # (n) true labels, if known; used for metrics only
     names: Sequence[str] | None = None  # (n) path, or file:row
-    normalise: str = "image"  # or "imagenet"
+    normalise: str = "image"  # or a key of CHANNELS
     columns: tuple[str, ...] | None = None  # of features
     original: "Undecoded | None" = None  # (n) the samples that the features were computed from
 
@@ -148,7 +150,7 @@ class Streamed:
     clean: Tensor | None = None  # (n) true labels, if known; used for metrics only
     workers: int = field(default_factory=default_workers)  # threads; 0: decode in the calling thread
     cache: DecodedCache | None = None
-    normalise: str = "image"  # or "imagenet"
+    normalise: str = "image"  # or a key of CHANNELS
 
     def __post_init__(self) -> None:
         self._buffers: dict[int, _BatchBuffer] = {}  # by batch size: a recorded step always reads the same buffer

@@ -25,6 +25,7 @@ from labelsieve.data.sets import IMAGENET
 from labelsieve.errors import InputError, nearest
 from labelsieve.features.installed import PACKAGES, default_backbone
 from labelsieve.models import make_model
+from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import VARIANTS
 from labelsieve.models.load import load_weights
 from labelsieve.models.networks import fold_norms, make_placeholder
@@ -239,9 +240,26 @@ def _packaged_weights(name: str) -> Path:
 
 def _without_classifier(network: nn.Module) -> nn.Module:
     """Replace the last layer, so that the network returns features; dropout before it stays for fine-tuning."""
-    last = next(name for name in ("fc", "_fc") if hasattr(network, name))
-    setattr(network, last, nn.Identity())
+    setattr(network, _classifier_name(network), nn.Identity())
     return network
+
+
+def _classifier_name(network: nn.Module) -> str:
+    return next(name for name in ("fc", "_fc") if hasattr(network, name))
+
+
+def weights_with_head(backbone: Backbone, head: LinearHead, grayscale: bool = False) -> dict[str, Tensor]:
+    """Return the weights of one of our own networks as a whole: the backbone, and the head as its last layer.
+
+    With `grayscale`, the filters of the three channels are added up.
+    """
+    assert isinstance(backbone.network, ImageNetwork)
+    weights, last = backbone.weights(), _classifier_name(backbone.network.body)
+    weights[f"{last}.weight"], weights[f"{last}.bias"] = (tensor.cpu() for tensor in head.folded())
+    if grayscale:
+        first = next(iter(weights))
+        weights[first] = weights[first].sum(1, keepdim=True)
+    return weights
 
 
 # ---- texts ---------------------------------------------------------------------------------------------------------
@@ -291,9 +309,12 @@ def refuse_options(name: str, size: int | None, weights: Path | None) -> None:
 
 
 Loader = Callable[[str, int | None, Path | None, torch.device], Backbone]
+OWN_NORMALISE: dict[str, str] = {  # how images are normalised when the whole network is trained
+    **dict.fromkeys(VARIANTS, "lite"),
+    **dict.fromkeys(("resnet-18", "resnet-34", "resnet-50"), "imagenet"),
+}
 OWN_PIXELS: dict[str, Pixels] = {
-    **dict.fromkeys(VARIANTS, LITE_PIXELS),
-    **dict.fromkeys(("resnet-18", "resnet-34", "resnet-50"), IMAGENET_PIXELS),
+    name: LITE_PIXELS if normalise == "lite" else IMAGENET_PIXELS for name, normalise in OWN_NORMALISE.items()
 }
 BACKBONES: dict[str, Loader] = {**dict.fromkeys(OWN_PIXELS, _load_own), "wordllama": _load_wordllama}
 
@@ -306,4 +327,5 @@ __all__ = [
     "fit_images",
     "own_backbone",
     "restore_backbone",
+    "weights_with_head",
 ]

@@ -40,6 +40,13 @@ class LinearHead(nn.Module):
         self.linear.weight.copy_(head[:-1].T)
         self.linear.bias.copy_(head[-1])
 
+    @torch.no_grad()
+    def folded(self) -> tuple[Tensor, Tensor]:
+        """Return weights (K, F) and biases (K) of an equal linear layer without standardisation before it."""
+        assert self.norm.running_mean is not None and self.norm.running_var is not None
+        weight = self.linear.weight * (self.norm.running_var + self.norm.eps).rsqrt()
+        return weight, self.linear.bias - weight @ self.norm.running_mean
+
 
 def standardise(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return features (n, F) with mean 0 and deviation 1 per column, and the mean and scale (F); constants become 0."""

@@ -51,6 +51,22 @@ def move_to_device(networks: Networks, device: torch.device, precision: str) -> 
     return networks.to(device)
 
 
+class _FrozenNorm(nn.BatchNorm2d):
+    """Batch-norm that uses its running statistics in training, too."""
+
+    def train(self, mode: bool = True) -> "_FrozenNorm":
+        return super().train(False)
+
+
+def freeze_norms(network: nn.Module) -> nn.Module:
+    """Let all batch-norms of a pretrained network use and keep their statistics; their weights are still trained."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.__class__ = _FrozenNorm
+            module.eval()
+    return network
+
+
 def fold_norms(network: nn.Module) -> nn.Module:
     """Return a copy for inference in which batch-norms are part of the convolutions before them, where that is exact.
 

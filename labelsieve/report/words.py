@@ -58,8 +58,9 @@ def training_facts(run: Run) -> list[str | Markup]:
         )
     ]
     if run.final:
+        model = "delivered model" if spec.get("model") != "linear" else f"whole network {run.final.spec['model']}"
         samples = f"all {run.final.start['samples']:,} samples"
-        facts.append(f"The delivered model was then trained on {samples}, with the labels corrected by the audit.")
+        facts.append(f"The {model} was then trained on {samples}, with the labels corrected by the audit.")
     if "noise" in start and spec.get("noise"):
         wrong = percent(start["noise"]["realised_rate"])
         facts.append(f"This is an experiment: {wrong} of the labels were made wrong on purpose, so the truth is known.")

@@ -23,13 +23,20 @@ from labelsieve.core.part import Predict, label_dtype
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.images import Unusable
 from labelsieve.errors import InputError
-from labelsieve.features.backbones import Backbone
+from labelsieve.features.backbones import Backbone, weights_with_head
 from labelsieve.features.judge import choose_strength, fit_head
 from labelsieve.methods import Problem, make
 from labelsieve.models import default_model, make_model
 from labelsieve.models.linear import LinearHead
 from labelsieve.models.load import load_weights
-from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
+from labelsieve.models.networks import (
+    Networks,
+    first_network_weights,
+    freeze_norms,
+    make_networks,
+    make_placeholder,
+    move_to_device,
+)
 from labelsieve.predict import load
 from labelsieve.runs.data import Places, Shelf, encoder_of, gather, source_fingerprint_of
 from labelsieve.runs.folder import RunFolder, scores_name
@@ -159,13 +166,16 @@ def _networks_maker(
     _refuse_unsuitable_data(make_placeholder(make_one), shape, train, test, model)
     if experiment.init and experiment.weights:
         raise InputError("--init and --weights both set the initial weights; give one of them")
-    start = _weights_of_run(experiment.init, make_one) or _pretrained_weights(experiment.weights, make_one)
+    start, pretrained = _weights_of_run(experiment.init, make_one)
+    start = start or _pretrained_weights(experiment.weights, make_one)
 
     def networks_of(number: int) -> Networks:
         networks = make_networks(make_one, count, experiment.seed, number)
         if start and (number == 0 or experiment.weights):  # later rounds start from random weights
             for network in networks:
                 network.load_state_dict(start, strict=not experiment.weights)
+                if pretrained:
+                    freeze_norms(network)
         return move_to_device(networks, device, experiment.precision)
 
     return networks_of
@@ -201,18 +211,26 @@ def _pretrained_weights(path: str | None, make_one: Callable[[], nn.Module]) -> 
     return {name: tensor for name, tensor in network.state_dict().items() if name not in fresh}
 
 
-def _weights_of_run(run: str | None, make_one: Callable[[], nn.Module]) -> dict[str, Tensor]:
-    """Return the weights of the model that an earlier run delivered."""
+def _weights_of_run(run: str | None, make_one: Callable[[], nn.Module]) -> tuple[dict[str, Tensor], bool]:
+    """Return the weights of the model that an earlier run delivered, and whether they are those of a backbone.
+
+    A linear head on features of a backbone becomes the last layer of the whole network, where that is trained.
+    """
     if run is None:
-        return {}
-    weights = load(run).network.state_dict()
+        return {}, False
+    start, network = load(run), make_placeholder(make_one)
+    head, backbone = start.network, start.backbone
+    weights, whole = head.state_dict(), False
+    if backbone and backbone.own and isinstance(head, LinearHead) and not isinstance(network, LinearHead):
+        weights = weights_with_head(backbone, head, grayscale=next(network.parameters()).shape[1] == 1)
+        whole = True
     try:
-        make_placeholder(make_one).load_state_dict(weights)
+        network.load_state_dict(weights)
     except RuntimeError as error:
         raise InputError(
             f"the model of {run} has another shape than that of this experiment; give the same --model"
         ) from error
-    return weights
+    return weights, whole
 
 
 def is_finished(experiment: Experiment, path: Path) -> bool:

@@ -151,6 +151,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any
     before, after = (
         {**with_defaults(spec.get("experiment", {})), FINGERPRINT: spec.get("data")} for spec in (old, new)
     )
+    for spec in (before, after):
+        spec["init"] = spec["init"] and Path(spec["init"]).name  # a run may have been moved
     ignored = (*PATHS, *NOT_IN_NAME)
     differ = [name for name, value in after.items() if before.get(name) != value and name not in ignored]
     return [(name, before.get(name), after[name]) for name in sorted(differ, key=_rank)]

@@ -31,7 +31,7 @@ STEPS_PER_EPOCH = 47  # as on the embedded data: smaller datasets use smaller ba
 BATCH_RANGE = (32, 128)
 
 CHOICES = {
-    "normalise": ("image", "imagenet"),
+    "normalise": ("image", "imagenet", "lite"),
     "precision": ("fp32", "bf16"),
     "choose": ("best", "last"),
     "sampler": ("permutation", "independent"),
@@ -80,11 +80,11 @@ class Experiment:
     sampler: str = "permutation"  # or independent: each batch drawn independently, as in the reference code
     forward: str = "one"  # or second: a second forward pass over the kept samples, as in the reference code
     augment: str = ""  # crop4,flip,cutout8; window224
-    normalise: str = "image"  # standardise each image, or imagenet: use the ImageNet channel statistics
+    normalise: str = "image"  # standardise each image, or the channel statistics of pretrained networks: imagenet, lite
     valid: float = 0.0  # share of the training set held out, noise included, to choose the epoch
     fold: int = 0  # index of the held-out part
     choose: str = "best"  # delivered epoch: best on the held-out samples (if any), or last
-    init: str | None = None  # folder of a finished run whose model is the starting point
+    init: str | None = None  # finished run, or its model.safetensors, whose model is the starting point
     scores: tuple[int, ...] = ()  # epochs (from 1) after which the scores of every sample are saved
     seed: int = 0
     device: str = "cpu"
@@ -151,6 +151,8 @@ def experiment_for(data: str, **given: Any) -> Experiment:
     """Return an experiment with the settings for the dataset wherever the given value is None."""
     chosen = {name: value for name, value in given.items() if value is not None}
     settings = {**DATASET_SETTINGS.get(data, {}), **chosen}
+    if (settings.get("model"), settings.get("method")) == ("linear", "default"):  # logistic regression
+        settings |= {"epochs": 1, "warmup": 0}
     warmup = int(WARMUP_SHARE.get(data, 0.25) * settings.get("epochs", Experiment.epochs))
     return Experiment(data=data, **{"warmup": warmup, **settings})
 

@@ -134,6 +134,18 @@ def test_requested_method_trains_on_features(photos, tmp_path, capsys):
     assert execute(["predict", str(out), str(photos / "test"), "--out", str(tmp_path / "p.csv")]) == 0
 
 
+def test_plain_logistic_regression_has_no_heads(tmp_path, capsys):
+    values = np.random.default_rng(0).normal(size=(90, 4)).astype(np.float32)
+    np.savez(tmp_path / "table.npz", features=values, labels=(values[:, 0] > 0).astype(int))
+    out = tmp_path / "run"
+    command = ["train", str(tmp_path / "table.npz"), "--model", "linear", "--method", "default", "--test", "0.3"]
+    assert execute([*command, "--out", str(out)]) == 0
+    assert read_run(out).end["last"] < 10 and not (out / "heads").exists()
+    assert execute([*command, "--dry-run", "--out", str(out)]) == 0
+    assert "method:  logistic regression" in capsys.readouterr().out
+    assert execute(["audit", str(out)]) == 0
+
+
 def test_without_backbone_the_first_line_says_what_is_missing(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(train_module, "default_backbone", lambda kind: None)
     assert execute(["train", str(photos), "--dry-run", "--size", "16", "--out", str(tmp_path / "run")]) == 0

@@ -109,7 +109,11 @@ def findings_of_run(
 ) -> Findings:
     """Judge every label of a run from its sample statistics and the trainings in its folder."""
     guesses, second, training, out_of_sample = opinion_on(path, samples, len(classes))
-    known: dict[str, Any] = {"training": training, "out_of_sample": out_of_sample, "remarks": _remarks_of(samples, out_of_sample)}
+    known: dict[str, Any] = {
+        "training": training,
+        "out_of_sample": out_of_sample,
+        "remarks": _remarks_of(samples, out_of_sample),
+    }
     known |= {"second": second, "others": others}
     if out_of_sample:
         return findings_from_guesses(guesses, tuple(classes), ids, **known)

@@ -50,12 +50,17 @@ class Judges:
     held_out: Array  # (n) bool: False for test samples
 
     @cached_property
+    def noise(self) -> HeldOutNoise:
+        """The noise in the held-out labels, if the predictions are about true classes."""
+        held = self.guesses.at(self.held_out).undecided
+        return estimate_held_out_noise(held.labels, dense_probs(held))
+
+    @cached_property
     def log_likelihood(self) -> float:
         """The mean log-likelihood of the held-out labels; selecting trainings predict true classes, not labels."""
         held = self.guesses.at(self.held_out).undecided
-        if self.kind == PLAIN:
-            return label_log_likelihood(held.labels, dense_probs(held))
-        return estimate_held_out_noise(held.labels, dense_probs(held)).log_likelihood
+        plain = self.kind == PLAIN
+        return label_log_likelihood(held.labels, dense_probs(held)) if plain else self.noise.log_likelihood
 
 
 def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Opinion:

@@ -23,7 +23,7 @@ from labelsieve.runs.execute import LINEAR, epochs_of, is_linear_head
 from labelsieve.runs.read import CORRECTED, HEADS, NETWORK, PLAIN, SELECTING, TARGETS
 from labelsieve.runs.spec import Experiment
 
-SELECTION: dict[str, Any] = {"method": "mentornet-prop", "criterion": None, "options": tuple(GUARDS.items())}
+SELECTION: dict[str, Any] = {"criterion": None, "options": tuple(GUARDS.items())}
 PLAIN_TRAINING: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
 LEARNING_RATES = (0.02, 0.05)  # compared by the plain judges
 STAGES = ("network", "plain judges", "selecting judges", "heads", "training")  # in this order
@@ -88,6 +88,7 @@ class Found:
     lr: float | None = None
     strength: float = 0.0  # regularisation of the delivered head
     rate: float = 0.0  # noise rate
+    method: str = "mentornet-prop"  # of the selecting judges
     reasons: tuple[str, ...] = ()  # for what was found, in words
 
 
@@ -101,7 +102,7 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     if not judges:
         return [*stages, Stage("training", "train with sample selection", (training,), TRAINING)]
     training = training if found.lr is None else replace(training, lr=found.lr)
-    selecting = replace(training, **SELECTION, noise_rate=found.rate)
+    selecting = replace(training, **SELECTION, method=found.method, noise_rate=found.rate)
     stages.append(Stage("plain judges", _purpose_of_plain(judges), tuple(judges), PLAIN))
     purpose = "judge every label with networks that select samples and did not learn it"
     stages.append(Stage("selecting judges", purpose, in_folds(selecting), SELECTING))

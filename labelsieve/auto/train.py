@@ -266,7 +266,7 @@ def _choose_network(stage: Stage, path: Path, found: Found) -> tuple[Found, list
 
 
 def _estimate_noise(stage: Stage, path: Path, found: Found) -> tuple[Found, list[str]]:
-    """Estimate the noise rate from the plain judges with the best learning rate."""
+    """Estimate the noise rate from the plain judges with the best learning rate, and choose the selecting method."""
     judges = best_judges(path, PLAIN)
     assert judges is not None
     rate = estimate_out_of_sample_noise(judges.guesses).rate
@@ -276,7 +276,11 @@ def _estimate_noise(stage: Stage, path: Path, found: Found) -> tuple[Found, list
     ]
     if len({experiment.lr for experiment in stage.experiments}) > 1:
         why.insert(0, f"learning rate: {judges.lr:g} (best log-likelihood on held-out labels)")
-    return replace(found, lr=judges.lr, rate=round(rate.estimate, 3)), why
+    method, source = "mentornet-prop", "certain classes; penalty labels exclude them"
+    if judges.noise.uniform > rate.estimate / 2:
+        method, source = "mentornet", "all classes equally; penalty labels would not help"
+    why.append(f"selection: {method} (most wrong labels come from {source})")
+    return replace(found, lr=judges.lr, rate=round(rate.estimate, 3), method=method), why
 
 
 def _who_judges(path: Path) -> str:

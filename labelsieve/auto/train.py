@@ -437,7 +437,7 @@ def forecast(request: Request, path: Path, shelf: Shelf) -> str:
         words = [f"{stage.name}: {stage.purpose}" for stage in plan(request, path, Found(network=-1))]
         return forecast_heads(head, words, path, shelf)
     stages = plan(request, path)
-    experiment = next(stage for stage in stages if stage.name == "training").experiments[0]
+    experiment = replace(stages[-1].experiments[0], corrected=None)
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment, shelf)
     seconds = seconds_per_step(prepared)

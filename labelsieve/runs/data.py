@@ -270,7 +270,7 @@ def held_out(samples: int, share: float, seed: int, fold: int = 0) -> tuple[Tens
     if not 0 < count < samples:
         raise InputError(f"--valid {share:g} of {samples} samples leaves none to train on or none to hold out")
     first, end = fold * count, min((fold + 1) * count, samples)
-    if fold and samples - end < count:
+    if fold and fold == round(1 / share) - 1:
         end = samples
     if first >= end:
         raise InputError(f"there is no fold {fold} of {count} of {samples} samples")

@@ -55,7 +55,6 @@ def refuse_unfinished(run: Path) -> None:
 
 def unfinished(run: Path) -> str:
     """Describe an unfinished run in one line; return an empty string for a finished run or no run at all."""
-    refuse_older(run)
     folder = newest_training(run)
     if folder is None or (run / "done").exists():
         return ""
@@ -72,6 +71,7 @@ def unfinished(run: Path) -> str:
 
 def newest_training(run: Path) -> Path | None:
     """Return the folder of the stage that was started last, or None if there is no run."""
+    refuse_older(run)
     if (run / "spec.json").exists():
         return run
     for name in reversed(STAGE_FOLDERS):

@@ -163,7 +163,7 @@ def neglected_classes(run: Run) -> list[str]:
 
 def refuse_older(run: Path) -> None:
     """Refuse an automatic run of a version whose stages were others."""
-    if any((run / name).is_dir() for name in OLDER_FOLDERS):
+    if any((run / "probe").glob("*/spec.json")):
         raise InputError(
             f"{run} is an automatic run of an older version, whose stages this version does not know; train again "
             "with another --out"

@@ -6,8 +6,8 @@
 
 Every cell is `labelsieve train DATA --noise-rate auto --threads 1` of one checkout, as a process of its own. Records
 are added to benchmarks/results/auto.jsonl as they are finished; finished ones are skipped. With --true-rate, a training
-that is given the true noise rate follows for each cell. `cifar10n` is CIFAR-10 with the human labels of
-CIFAR-10_human.pt; both must be in the folder given by LABELSIEVE_DATA.
+that is given the true noise rate follows for each cell. --data may also name a .npz file with labels and clean_labels,
+such as labels of people.
 """
 
 import argparse
@@ -39,8 +39,7 @@ from labelsieve.runs.tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "auto.jsonl"
 NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
-HUMAN = (("worst", 0.402), ("aggregate", 0.09))  # human labels, and the share of wrong ones
-PHOTOGRAPHS = 10_000
+NO_NOISE = (("none", 0.0),)  # is added to a file that has wrong labels
 TRUE_RATE = "true rate"  # name of the trainings that are given it
 Row = dict[str, Any]
 _WRITING = threading.Lock()
@@ -63,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> None:
     elif not args.table:
         codes = {path.resolve().name: path.resolve() for path in args.code}
         known = {_cell_of(row) for row in read_record(args.record)}
-        left = [cell for cell in cells(args, codes) if cell not in known]
+        left = [cell for cell in cells(args, codes) if cell._replace(data=Path(cell.data).name) not in known]
         with ThreadPoolExecutor(args.jobs) as pool:
             for done in [pool.submit(record, cell, codes, args) for cell in left]:
                 done.result()
@@ -96,14 +95,14 @@ def cells(args: argparse.Namespace, codes: dict[str, Path]) -> list[Cell]:
         Cell(code, data, noise, rate, int(seed))
         for seed in args.seeds.split(",")
         for data in args.data.split(",")
-        for noise, rate in given or (HUMAN if data == "cifar10n" else NOISES)
+        for noise, rate in given or (NO_NOISE if data.endswith(".npz") else NOISES)
         for code in [*codes, *([TRUE_RATE] if args.true_rate else [])]
     ]
 
 
 def record(cell: Cell, codes: dict[str, Path], args: argparse.Namespace) -> None:
     """Train a cell and add a line to the record; a training that fails is reported and left out."""
-    run = args.work / "-".join(str(part).replace(" ", "-") for part in cell)
+    run = args.work / "-".join(Path(str(part)).name.replace(" ", "-") for part in cell)
     shutil.rmtree(run, ignore_errors=True)
     row = measure(cell, codes.get(cell.code, next(iter(codes.values()))), run, args.work)
     with _WRITING:
@@ -133,35 +132,24 @@ def measure(cell: Cell, code: Path, run: Path, work: Path) -> Row | None:
         row |= {
             f"{kind} judges": judged_by(kind, run, true) for kind in (PLAIN, SELECTING) if (run / SELECTING).exists()
         }
+    row["data"] = Path(cell.data).name
     return {**row, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def source_of(cell: Cell, work: Path) -> tuple[str, list[str]]:
     """Return the data of a cell, and the options that add its noise."""
-    if cell.data == "cifar10n":
-        return human(cell, work), []
+    if cell.data.endswith(".npz"):
+        return str(Path(cell.data).resolve()), []
     noise = ["--noise", cell.noise, "--rate", str(cell.rate)]
     return str(work / "digits.npz") if cell.data == "digits" else cell.data, noise
 
 
 def labels_of(cell: Cell, source: str) -> tuple[Array, Array]:
     """Return the labels (n) that a cell is trained on, and the true ones."""
-    noise = {} if cell.data == "cifar10n" else {"noise": cell.noise, "rate": cell.rate}
+    noise = {} if cell.data.endswith(".npz") else {"noise": cell.noise, "rate": cell.rate}
     train = gather(experiment_for(source, seed=cell.seed, **noise), Shelf()).train
     assert train.clean is not None
     return train.labels.numpy(), train.clean.numpy()
-
-
-def human(cell: Cell, work: Path) -> str:
-    """Write photographs drawn with the seed, with human labels."""
-    from benchmarks.audit import Task, part_of
-
-    folder = work / f"photographs-{cell.noise}-{cell.seed}"
-    path = folder / "part-cifar10.npz"
-    if not path.exists():
-        labels = f"CIFAR-10_human.pt:{cell.noise}"
-        part_of("cifar10", folder, Task("cifar10", None, 0.0, labels, cell.seed, None, PHOTOGRAPHS))
-    return str(path)
 
 
 def cpu_seconds_of(argv: list[str], code: Path, log: Path) -> float | None:

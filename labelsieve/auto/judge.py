@@ -3,7 +3,8 @@
 Trainings that judge come in fives: each holds out another fifth of the samples, so that every label is judged by a
 network that did not learn it. *Plain* judges were trained without selection, *selecting* ones with the noise rate that
 the plain ones found. `judges_of` decides between them: plain judges are used unless the selecting ones predict
-held-out labels clearly better (decisions 28, 32 and 37).
+held-out labels clearly better (decisions 28, 32 and 37). The judges of the *second round* learned the labels that the
+first ones corrected, again without the fifth that they judge.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,17 @@ from labelsieve.audit.held_out import (
     in_larger_set,
     label_log_likelihood,
 )
-from labelsieve.runs.read import HELD_OUT, PLAIN, SELECTING, TRAINED, Array, read_judgment, read_run, read_samples
+from labelsieve.runs.read import (
+    HELD_OUT,
+    PLAIN,
+    SECOND,
+    SELECTING,
+    TRAINED,
+    Array,
+    read_judgment,
+    read_run,
+    read_samples,
+)
 
 FOLDS = 5  # trainings that each hold out one fifth
 CLEAR_ADVANTAGE = 0.035  # minimum advantage in mean log-likelihood for the selecting trainings to judge
@@ -35,7 +46,7 @@ class _Opinion(NamedTuple):
     """Predictions of a run or its judges for every sample."""
 
     guesses: Guesses
-    second: Guesses | None  # about true classes, of heads that learned corrected labels
+    second: Guesses | None  # about true classes, of networks or heads that learned corrected labels
     training: tuple[Array, Array] | None  # mean margin (n) during training, and how often each sample was seen
     out_of_sample: bool  # no judge was trained on the samples that it judges
 
@@ -44,7 +55,7 @@ class _Opinion(NamedTuple):
 class Judges:
     """Five finished trainings with the same settings, and what they predict for samples that they did not learn."""
 
-    kind: str  # PLAIN or SELECTING
+    kind: str  # PLAIN, SELECTING or SECOND
     lr: float
     guesses: Guesses  # (n)  of each sample by the training that held it out; of test samples by the first
     held_out: Array  # (n) bool: False for test samples
@@ -74,7 +85,8 @@ def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Op
         first, second = (_with_judged(samples, judgment, name, num_classes) for name in ("first", "second"))
         return _Opinion(first, second, None, out_of_sample=True)
     if (judges := judges_of(run)) is not None:
-        return _Opinion(judges.guesses, None, None, out_of_sample=True)
+        again = best_judges(run, SECOND)
+        return _Opinion(judges.guesses, again and again.guesses, None, out_of_sample=True)
     guesses = guesses_from_run(samples, num_classes)
     return _Opinion(guesses, None, (samples["mean_margin"], samples["seen"]), out_of_sample=False)
 
@@ -91,7 +103,7 @@ def _with_judged(samples: Mapping[str, Array], judgment: Mapping[str, Array], na
 
 
 def judges_of(run: Path) -> Judges | None:
-    """Return the judges of the labels of a run; None if it has none."""
+    """Return the judges of the labels of a run in the first round; None if it has none."""
     plain, selecting = best_judges(run, PLAIN), best_judges(run, SELECTING)
     if plain is None or selecting is None:
         return plain
@@ -104,7 +116,7 @@ def best_judges(run: Path, kind: str) -> Judges | None:
     for mark in sorted((run / kind).glob("*/done"), key=lambda mark: int(mark.parent.name)):
         by_lr.setdefault(read_run(mark.parent, with_tables=False).spec["lr"], []).append(mark.parent)
     found = [_read_judges(kind, lr, folders) for lr, folders in by_lr.items() if len(folders) == FOLDS]
-    return max(found, key=lambda judges: judges.log_likelihood) if found else None
+    return max(found, key=lambda judges: judges.log_likelihood) if len(found) > 1 else next(iter(found), None)
 
 
 def _read_judges(kind: str, lr: float, folders: Sequence[Path]) -> Judges:
@@ -116,7 +128,7 @@ def _read_judges(kind: str, lr: float, folders: Sequence[Path]) -> Judges:
     for samples in others:
         held = samples["split"] == HELD_OUT
         held_out |= held
-        for name in ("confidence", "likeliest", "likelihood"):
+        for name in ("label", "confidence", "likeliest", "likelihood"):  # what is held out has its label as given
             joined[name] = np.where(held if joined[name].ndim == 1 else held[:, None], samples[name], joined[name])
     return Judges(kind, lr, guesses_from_run(joined, classes), held_out)
 

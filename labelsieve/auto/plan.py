@@ -4,7 +4,8 @@ If the noise rate is unknown, *plain judges* come first: five short trainings wi
 another fifth of the samples. Their predictions for held-out samples show how many labels are wrong. Five *selecting
 judges*, as long as the training, get that noise rate and hold out the same fifths. So every label is judged by a
 network that did not learn it, whatever the number of samples; the five that predict held-out labels better are used.
-The delivered model learns all samples, with corrected labels.
+In the *second round*, five trainings learn the labels that these corrected, again without the fifth that they judge,
+and rank the labels. The delivered model learns all samples, with corrected labels.
 
 On features, linear heads do all of this in seconds: they judge every label out of fold, and the delivered head learns
 the probabilities of the true classes.
@@ -20,13 +21,13 @@ from typing import Any, NamedTuple
 from labelsieve.auto.judge import FOLDS
 from labelsieve.methods import GUARDS
 from labelsieve.runs.execute import LINEAR, epochs_of, is_linear_head
-from labelsieve.runs.read import CORRECTED, HEADS, NETWORK, PLAIN, SELECTING, TARGETS
+from labelsieve.runs.read import CORRECTED, HEADS, NETWORK, PLAIN, SECOND, SELECTING, TARGETS
 from labelsieve.runs.spec import Experiment
 
 SELECTION: dict[str, Any] = {"criterion": None, "options": tuple(GUARDS.items())}
 PLAIN_TRAINING: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
 LEARNING_RATES = (0.02, 0.05)  # compared by the plain judges
-STAGES = ("network", "plain judges", "selecting judges", "heads", "training")  # in this order
+STAGES = ("network", "plain judges", "selecting judges", "second round", "heads", "training")  # in this order
 TRAINING = ""  # folder of the delivered training: the run folder itself
 
 
@@ -106,6 +107,9 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     stages.append(Stage("plain judges", _purpose_of_plain(judges), tuple(judges), PLAIN))
     purpose = "judge every label with networks that select samples and did not learn it"
     stages.append(Stage("selecting judges", purpose, in_folds(selecting), SELECTING))
+    second = in_folds(final_training(training, run / SECOND / CORRECTED))
+    purpose = "judge every label again with networks that learned corrected labels"
+    stages.append(Stage("second round", purpose, second, SECOND))
     purpose, delivered = "train with sample selection", selecting
     if request.method is not None:
         purpose, delivered = f"train with {request.method}", replace(training, noise_rate=found.rate)

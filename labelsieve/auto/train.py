@@ -209,8 +209,8 @@ def _train_stage(
         chosen = {"noise_rate": found.rate, "reasons": found.reasons}
     if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose} ({stage})", flush=True)
-    if stage.experiments[0].corrected == str(path / CORRECTED):
-        _correct_labels(path)
+    if (corrected := Path(stage.experiments[0].corrected or "")).name == CORRECTED:
+        _correct_labels(path, corrected)
     for number, (experiment, folder) in enumerate(zip(stage.experiments, folders, strict=True)):
         describe = stage.name == "training"
         ran = runner.train(experiment, folder, stage_progress(stages, stage, number), chosen, describe)
@@ -303,9 +303,8 @@ def stage_progress(stages: Sequence[Stage], stage: Stage, number: int) -> Plan:
     return Plan(experiment.epochs, rounds_of(experiment), part, earlier, later)
 
 
-def _correct_labels(path: Path) -> None:
-    """Write the labels that the delivered model learns: suspect labels are replaced by the suggestions of the audit."""
-    file = path / CORRECTED
+def _correct_labels(path: Path, file: Path) -> None:
+    """Write the labels that a stage learns: suspect labels are replaced by the suggestions of the judges before it."""
     samples = samples_as_given(path) or {}
     if not file.exists():
         findings = findings_of_run(path, samples, read_run(path / PLAIN / "1").classes)
@@ -316,10 +315,11 @@ def _correct_labels(path: Path) -> None:
             )
         content = io.BytesIO()
         np.save(content, findings.training_labels)
+        file.parent.mkdir(exist_ok=True)
         write_atomically(file, content.getvalue())
     used = samples["split"] != TESTED
     changed = int((np.load(file) != samples["label"])[used].sum())
-    print(f"training on all {int(used.sum()):,} samples ({changed:,} labels corrected)", flush=True)
+    print(f"{changed:,} of {int(used.sum()):,} labels corrected", flush=True)
 
 
 def request_facts(

@@ -20,10 +20,10 @@ from labelsieve.runs.record import read_head, read_rows, refuse_incomplete
 
 Array = np.ndarray[Any, Any]
 # Folders of the stages of an automatic run, in the order in which they are trained; the run itself lies above them.
-NETWORK, PLAIN, SELECTING, HEADS = "network", "plain", "selecting", "heads"
-STAGE_FOLDERS = (NETWORK, PLAIN, SELECTING, HEADS)
+NETWORK, PLAIN, SELECTING, SECOND, HEADS = "network", "plain", "selecting", "second", "heads"
+STAGE_FOLDERS = (NETWORK, PLAIN, SELECTING, SECOND, HEADS)
 OLDER_FOLDERS = ("probe", "again", "longer", "final")  # of automatic runs before decision 37
-CORRECTED = "corrected.npy"  # labels that the delivered model of an automatic run learns, in its folder
+CORRECTED = "corrected.npy"  # labels that the second round and the delivered model learn, in their folders
 JUDGMENT, TARGETS = "judgment.safetensors", "targets.npy"  # in the folder of the heads
 TRAINED, HELD_OUT, TESTED = 0, 1, 2  # values of `split` in samples.safetensors
 FEW_KEPT = 0.6  # a class is neglected if less than this part of the usual share of its samples is kept

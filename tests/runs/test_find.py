@@ -64,10 +64,9 @@ def test_run_with_finished_judges_only(tmp_path):
 @pytest.mark.parametrize("trained", [True, False])
 def test_automatic_run_of_an_older_version_is_refused_by_every_command(tmp_path, capsys, trained):
     run = tmp_path / "run"
-    make_run(run / "probe" / "1", done=trained)
     if trained:
-        make_run(run / "final", method="default")
-        make_run(run)
+        make_run(make_run(run) / "final", method="default")
+    make_run(run / "probe" / "1", done=trained)
     line = message_of_all_readers(run, capsys)
     assert "is an automatic run of an older version" in line and "train again with another --out\n" in line
     data = save_blobs(tmp_path / "blobs.npz", 100)
@@ -100,7 +99,7 @@ def test_finished_runs_and_other_folders_are_not_unfinished(tmp_path):
 
 def test_newest_training_is_that_of_the_latest_stage(tmp_path):
     assert newest_training(tmp_path) is None
-    for folder in ("network/2", "plain/2", "plain/10", "selecting/1", "."):
+    for folder in ("network/2", "plain/2", "plain/10", "selecting/1", "second/1", "."):
         place = tmp_path / folder
         place.mkdir(parents=True, exist_ok=True)
         (place / "spec.json").touch()

@@ -86,7 +86,7 @@ def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Op
         return _Opinion(first, second, None, out_of_sample=True)
     if (judges := judges_of(run)) is not None:
         again = best_judges(run, SECOND)
-        return _Opinion(judges.guesses, again and again.guesses, None, out_of_sample=True)
+        return _Opinion(judges.guesses, None if again is None else again.guesses, None, out_of_sample=True)
     guesses = guesses_from_run(samples, num_classes)
     return _Opinion(guesses, None, (samples["mean_margin"], samples["seen"]), out_of_sample=False)
 

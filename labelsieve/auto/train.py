@@ -418,6 +418,7 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
     parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
     criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
     rate = f", noise rate {100 * experiment.noise_rate:g}%" if rate_is_known else ""
+    rate = " on corrected labels" if experiment.corrected else rate
     begins = prepared.method.active_from
     warmup = f", warm-up of {begins} {'epoch' if begins == 1 else 'epochs'}" if begins else ""
     method = f"{experiment.method}{criterion}{rate}{warmup}"

@@ -20,7 +20,7 @@ from labelsieve.auto.judge import (
     reported_rate,
 )
 from labelsieve.cli import execute
-from labelsieve.runs.read import HELD_OUT, PLAIN, SELECTING, TESTED, TRAINED, finished_runs, read_samples
+from labelsieve.runs.read import HELD_OUT, PLAIN, SECOND, SELECTING, TESTED, TRAINED, finished_runs, read_samples
 from tests.auto.conftest import QUICK, SAMPLES
 from tests.conftest import save_blobs
 
@@ -35,8 +35,9 @@ def prefer(monkeypatch, kind):
 
 def assert_judged_out_of_fold(run, count):
     """Check that every prediction that can judge comes from a training that did not learn the sample."""
-    for kind in (PLAIN, SELECTING):
+    for kind in (PLAIN, SELECTING, SECOND):
         judges = best_judges(run, kind)
+        assert (judges.guesses.labels == samples_as_given(run)["label"]).all()
         every = [read_samples(run / kind / str(number)) for number in range(1, 6)]
         every = [samples for samples in every if samples is not None]
         split = np.array([samples["split"] for samples in every])
@@ -55,8 +56,9 @@ def test_every_label_is_judged_by_networks_that_did_not_learn_it(auto_run, noisy
     with np.load(noisy_file) as data:
         assert (judges_of(auto_run).guesses.labels == data["labels"]).all()
     opinion = opinion_on(auto_run, samples_as_given(auto_run), 4)
-    assert opinion.out_of_sample and opinion.second is None and opinion.training is None
+    assert opinion.out_of_sample and opinion.training is None
     assert (opinion.guesses.confidence == judges_of(auto_run).guesses.confidence).all()
+    assert (opinion.second.confidence == best_judges(auto_run, SECOND).guesses.confidence).all()
     assert finished_runs(auto_run) == [auto_run]
 
 
@@ -70,7 +72,7 @@ def test_larger_data_is_judged_in_the_same_way(tmp_path, options):
     assert_judged_out_of_fold(out, 3003)
     shares = [(read_samples(out / PLAIN / str(fold))["split"] == HELD_OUT).sum() for fold in range(1, 6)]
     assert sum(shares) == (2703 if options else 3003)
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["audit", PLAIN, SELECTING]
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["audit", PLAIN, SECOND, SELECTING]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,8 @@ def test_findings_follow_the_better_judges(auto_run, monkeypatch, kind):
     judges = judges_of(auto_run)
     assert judges.kind == kind
     found = findings_of_run(auto_run, samples_as_given(auto_run), CLASSES)
-    expected = findings_from_guesses(best_judges(auto_run, kind).guesses, tuple(CLASSES), out_of_sample=True)
+    first, second = (best_judges(auto_run, each).guesses for each in (kind, SECOND))
+    expected = findings_from_guesses(first, tuple(CLASSES), out_of_sample=True, second=second)
     assert (found.quality == expected.quality).all() and found.noise.rate == expected.noise.rate
     assert found.held_out_error is not None  # a weak model is noticed, whoever judges
 
@@ -113,9 +116,23 @@ def test_likelihood_is_that_of_the_labels(auto_run):
     assert judges.log_likelihood == judges.noise.log_likelihood and abs(judges.noise.rate.estimate - 0.3) < 0.1
 
 
+def test_second_round_learns_the_labels_that_the_first_corrected(auto_run, tmp_path):
+    first = tmp_path / "first"
+    shutil.copytree(auto_run, first, ignore=shutil.ignore_patterns(SECOND))
+    findings = findings_of_run(first, samples_as_given(first), CLASSES)
+    corrected = np.load(auto_run / SECOND / "corrected.npy")
+    assert (corrected == findings.training_labels).all() and findings.issues.any()
+    for number in range(1, 6):
+        samples = read_samples(auto_run / SECOND / str(number))
+        learned = samples["split"] == TRAINED
+        assert (samples["label"][learned] == corrected[learned]).all()
+
+
 def test_incomplete_judges_do_not_judge(auto_run, tmp_path, monkeypatch):
     prefer(monkeypatch, SELECTING)
     shutil.copytree(auto_run, tmp_path / "cut")
+    (tmp_path / "cut" / SECOND / "3" / "done").unlink()
+    assert opinion_on(tmp_path / "cut", samples_as_given(auto_run), 4).second is None
     (tmp_path / "cut" / SELECTING / "3" / "done").unlink()
     assert judges_of(tmp_path / "cut").kind == PLAIN
     (tmp_path / "cut" / PLAIN / "3" / "done").unlink()

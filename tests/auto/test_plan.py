@@ -63,6 +63,13 @@ def test_selecting_judges_get_what_the_plain_ones_found():
     assert dict(selecting[0].options) == {"align": True, "floor": 0.5}
 
 
+def test_second_round_learns_corrected_labels_without_the_fifth_that_it_judges():
+    training = candidate(epochs=30, warmup=10).training
+    second = next(stage for stage in plan(Request((candidate(epochs=30, warmup=10),)), RUN) if stage.folder == "second")
+    assert second.experiments == in_folds(final_training(training, RUN / "second" / "corrected.npy"))
+    assert {(e.method, e.epochs, e.valid) for e in second.experiments} == {("default", 30, 0.2)}
+
+
 def test_final_training_uses_all_samples_with_corrected_labels():
     given = Experiment(criterion="all", options=(("lam", 2),), noise_rate=0.3, valid=0.2, scores=(1,), seed=7)
     final = final_training(given, Path("corrected.npy"))
@@ -71,7 +78,7 @@ def test_final_training_uses_all_samples_with_corrected_labels():
 
 def test_stages_depend_on_what_was_requested():
     every = (candidate(valid=0.1),)
-    names = ["plain judges", "selecting judges", "training"]
+    names = ["plain judges", "selecting judges", "second round", "training"]
     found = Found(rate=0.2)
     final, named, refused = (
         plan(request, RUN, found) for request in (Request(every), Request(every, "sl"), Request(every, final=False))
@@ -178,7 +185,7 @@ def test_dry_run_lists_the_stages_of_the_plan(tmp_path, capsys, channels, option
         shelf=Shelf(),
     )
     stages = plan(request, tmp_path / "run")
-    assert len(shown) == len(stages) == 3 + (channels == 3)
+    assert len(shown) == len(stages) == 4 + (channels == 3)
     for number, (line, stage) in enumerate(zip(shown, stages, strict=True), 1):
         assert line.split(maxsplit=1)[0] == f"{number}." and line.split(maxsplit=1)[1].startswith(f"{stage.name} ")
         assert line.endswith(f"  {stage.purpose} ({stage})")

@@ -117,10 +117,10 @@ def test_given_noise_rate_leads_to_the_same_settings(tmp_path):
 def test_killed_automatic_run_is_resumed_bit_for_bit(auto_run, noisy_file, tmp_path):
     out = tmp_path / "cut"
     argv = ["train", str(noisy_file), *QUICK, "--out", str(out)]
-    for folder in (out / "plain" / "2", out / "selecting" / "3", out):
+    for folder in (out / "plain" / "2", out / "selecting" / "3", out / "second" / "1", out):
         kill_after_epoch(folder / "record.jsonl", argv, steps=3)
     assert execute(argv) == 0
-    for name in (".", "plain/2", "selecting/3", "selecting/5"):
+    for name in (".", "plain/2", "selecting/3", "second/1", "second/5"):
         assert without_resumes(out / name) == without_resumes(auto_run / name)
         for file in ("model.safetensors", "samples.safetensors"):
             assert (out / name / file).read_bytes() == (auto_run / name / file).read_bytes()
@@ -199,20 +199,20 @@ def test_automatic_training_decodes_every_image_once(photos, photo_run):
     assert set(training.values()) == {1}
     assert set(thumbnails.values()) <= {1} and thumbnails.keys() <= images  # samples shown in the gallery, larger
     trainings = [path.parent for path in out.rglob("done")]
-    assert len(trainings) == 2 + 10 + 5 + 1
+    assert len(trainings) == 2 + 10 + 5 + 5 + 1
     assert {path.parent.name for path in trainings} > {"network", "plain", "selecting"}
 
 
 def test_progress_names_stage_and_training(photo_run):
     *_, lines = photo_run
-    stages = [line for line in lines if re.match(r"stage \d of 4: ", line)]
-    assert stages[0] == "stage 1 of 4: choose the network: small or compact (2 trainings of 1 epoch)"
-    assert stages[1].startswith("stage 2 of 4: estimate the noise rate and choose the learning rate with networks ")
+    stages = [line for line in lines if re.match(r"stage \d of 5: ", line)]
+    assert stages[0] == "stage 1 of 5: choose the network: small or compact (2 trainings of 1 epoch)"
+    assert stages[1].startswith("stage 2 of 5: estimate the noise rate and choose the learning rate with networks ")
     assert stages[1].endswith(" (10 trainings of 1 epoch)") and stages[2].endswith(" (5 trainings of 2 epochs)")
-    assert stages[3].endswith("with corrected labels (1 training of 2 epochs)") and len(stages) == 4
-    assert any(line.startswith("stage 1 of 4, network 2/2, epoch 1/1: loss ") for line in lines)
-    assert any(line.startswith("stage 2 of 4, plain judges 1/10, epoch 1/1: loss ") for line in lines)
-    assert any(line.startswith("stage 4 of 4, training, epoch 2/2: ") for line in lines)
+    assert stages[4].endswith("with corrected labels (1 training of 2 epochs)") and len(stages) == 5
+    assert any(line.startswith("stage 1 of 5, network 2/2, epoch 1/1: loss ") for line in lines)
+    assert any(line.startswith("stage 2 of 5, plain judges 1/10, epoch 1/1: loss ") for line in lines)
+    assert any(line.startswith("stage 5 of 5, training, epoch 2/2: ") for line in lines)
 
 
 @pytest.mark.parametrize("rate", ["auto", "0.1"])

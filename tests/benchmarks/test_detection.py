@@ -230,6 +230,19 @@ def test_documented_recall_matches_the_record():
     assert f"finds {min(recall):.0f}% to {max(recall):.0f}% of the wrong labels" in (ROOT / "docs/audit.md").read_text()
 
 
+def test_audit_of_a_run_is_measured_from_its_files(tmp_path):
+    """Four samples of classes a and b; the first and the third label are wrong, the first two are suspects."""
+    (tmp_path / "audit").mkdir()
+    rate = {"estimate": 0.4, "low": 0.1, "high": 0.5}
+    (tmp_path / "audit" / "summary.json").write_text(json.dumps({"classes": ["a", "b"], "noise_rate": rate}))
+    rows = ["0,b,true", "1,a,true", "2,a,false", "3,b,false"]  # the most suspicious first
+    (tmp_path / "audit" / "labels.csv").write_text("\n".join(["index,suggested_label,is_label_issue", *rows]))
+    found = audited(tmp_path, given=np.array([0, 1, 0, 1]), true=np.array([1, 1, 1, 1]))
+    assert found["estimate"] == [0.4, 0.1, 0.5] and found["holds"] and found["f1"] == 0.5
+    assert found["average_precision"] == pytest.approx((1 + 2 / 3) / 2)
+    assert found["flagged"] == 0.5 and found["wrong_after"] == 0.5  # one corrected, one made wrong
+
+
 def test_documented_automatic_training_matches_the_record():
     rows = read_record(AUTOMATIC)
     if not rows:

@@ -26,7 +26,7 @@ from labelsieve.features.backbones import Backbone, restore_backbone
 from labelsieve.features.embed import Cache, embed_split, load_embedded
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
-from labelsieve.runs.read import delivered_folder
+from labelsieve.runs.read import refuse_older
 from labelsieve.runtime import prediction_batch_size, usable_device
 from labelsieve.train.checkpoint import select_prefix
 
@@ -42,7 +42,8 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
     """
     path = Path(run)
     if path.is_dir():
-        path = delivered_folder(path) / "model.safetensors"
+        refuse_older(path)
+        path = path / "model.safetensors"
     if not path.exists():
         raise InputError(f"no model at {path}: name the folder of a finished run")
     try:

@@ -48,7 +48,7 @@ class Plan:
         return self.epochs * self.rounds
 
     def place(self, done: int, total: int) -> str:
-        """Return the position after a number of steps: stage 2 of 6, probe 1/5, epoch 3/44, step 7/10."""
+        """Return the position after a number of steps: stage 2 of 4, selecting judges 1/5, epoch 3/44, step 7/10."""
         steps = total // self.all_epochs  # per epoch
         epoch, step = divmod(max(done - 1, 0), steps)
         number, epoch = divmod(epoch, self.epochs)

@@ -130,7 +130,7 @@ def test_terminal_shows_steps_during_an_epoch(tmp_path):
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    wanted = r"stage 1 of \d, probe( 1/\d+)?, epoch \d/\d, step \d+/\d+, .+, about [\w. ]+ left in total"
+    wanted = r"stage 1 of \d, plain judges( 1/\d+)?, epoch \d/\d, step \d+/\d+, .+, about [\w. ]+ left in total"
     shown, end = "", time.monotonic() + LONG_WAIT
     try:
         while not re.search(wanted, shown):

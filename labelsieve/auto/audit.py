@@ -13,7 +13,7 @@ from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import Findings, findings_from_guesses
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.audit.others import OtherIssues
-from labelsieve.auto.judge import held_out_guesses, noise_of_guesses, opinion_on, reported_rate, selecting_judges
+from labelsieve.auto.judge import held_out_guesses, noise_of_guesses, opinion_on, reported_rate
 from labelsieve.auto.samples import sample_renderer, sample_texts
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.labels import LabelOverlay
@@ -23,9 +23,21 @@ from labelsieve.methods import Problem, make
 from labelsieve.predict import load
 from labelsieve.review.decisions import read_decisions
 from labelsieve.runs.data import Gathered, Shelf, gather, reading_of
-from labelsieve.runs.execute import versions
+from labelsieve.runs.execute import is_linear_head, versions
 from labelsieve.runs.find import refuse_unfinished
-from labelsieve.runs.read import HEADS, HELD_OUT, TARGETS, TESTED, Run, read_json, read_run, read_samples
+from labelsieve.runs.read import (
+    CORRECTED,
+    HEAD,
+    HEADS,
+    HELD_OUT,
+    PLAIN,
+    TARGETS,
+    TESTED,
+    Run,
+    read_json,
+    read_run,
+    read_samples,
+)
 from labelsieve.runs.spec import Experiment, experiment_from, with_defaults
 from labelsieve.runtime import is_usable
 from labelsieve.text import printable
@@ -56,8 +68,8 @@ def audit_run(
         shelf: Data that is loaded already.
     """
     refuse_unfinished(path)
-    run, samples = read_run(path), read_samples(path)
-    gathered, experiment = _data_of_run(path, run, samples, data, labels, shelf or Shelf())
+    run, samples = read_run(path), samples_as_given(path)
+    gathered, experiment = _data_of_run(path, samples, data, labels, shelf or Shelf())
     whole = gathered.whole
     ids = whole.names and list(whole.names)
     if samples is None:
@@ -74,6 +86,23 @@ def audit_run(
     print_ignored_decisions(path, export)
 
 
+def samples_as_given(run: Path) -> dict[str, Array] | None:
+    """Return the per-sample statistics of a run with the labels as given.
+
+    The delivered model of an automatic run may have learned corrected labels; the trainings before it never do.
+    """
+    return read_samples(judged_folder(run))
+
+
+def judged_folder(run: Path) -> Path:
+    """Return the training with the data and the labels that were judged: one before the delivered one, if there is any.
+
+    It is a linear head on features if the whole network was fine-tuned, a plain judge in a training from scratch.
+    """
+    before = (run / folder / "1" for folder in (HEAD, PLAIN))
+    return next((folder for folder in before if (folder / "done").exists()), run)
+
+
 def _other_issues(samples: Trainable, labels: Array) -> OtherIssues | None:
     """Return near-duplicates and outliers of samples that have features; None for images and tables."""
     if not isinstance(samples, Labelled) or samples.original is None:
@@ -88,11 +117,15 @@ def findings_of_run(
     ids: Sequence[str] | None = None,
     others: OtherIssues | None = None,
 ) -> Findings:
-    """Judge every label of a finished run from its sample statistics and the trainings in its folder."""
+    """Judge every label of a run from its sample statistics and the trainings in its folder."""
     guesses, second, training, out_of_sample = opinion_on(path, samples, len(classes))
-    known: dict[str, Any] = {"training": training, "out_of_sample": out_of_sample, "remarks": _remarks_of(samples)}
+    known: dict[str, Any] = {
+        "training": training,
+        "out_of_sample": out_of_sample,
+        "remarks": _remarks_of(samples, out_of_sample),
+    }
     known |= {"second": second, "others": others}
-    if out_of_sample and not (samples["split"] == HELD_OUT).any():
+    if out_of_sample:
         return findings_from_guesses(guesses, tuple(classes), ids, **known)
     return _judge(path, read_run(path, with_tables=False), guesses, classes, ids, **known)
 
@@ -101,7 +134,7 @@ def _judge(
     path: Path, run: Run, guesses: Guesses, classes: Sequence[str], ids: Sequence[str] | None, **known: Any
 ) -> Findings:
     """Judge every label, with the noise rate of held-out samples if there are enough of them."""
-    held = held_out_guesses(selecting_judges(path))
+    held = held_out_guesses(path)
     noise = noise_of_guesses(held)
     rate, count = (reported_rate(noise.rate), len(held)) if held is not None and noise else (None, 0)
     known |= {"trusts_labels": _trusts_labels(run.spec), "given_rate": given_rate(run)}
@@ -127,16 +160,19 @@ def _trusts_labels(spec: Mapping[str, Any]) -> bool:
 
 
 def _data_of_run(
-    path: Path, run: Run, samples: Mapping[str, Array] | None, data: str | None, labels: str | None, shelf: Shelf
+    path: Path, samples: Mapping[str, Array] | None, data: str | None, labels: str | None, shelf: Shelf
 ) -> tuple[Gathered, Experiment]:
-    """Return the data that a run was trained on and its experiment.
+    """Return the data that a run was trained on and its experiment; features, if the whole network was fine-tuned.
 
     The labels of its label file are taken from the sample statistics: the file may have been moved or changed.
     """
     changed: dict[str, Any] = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
-    experiment = replace(experiment_from(with_defaults(run.spec)), **changed)
+    folder = path / HEAD / "1" if (path / HEAD / "1" / "done").exists() else path
+    spec = read_json(folder / "spec.json")
+    experiment = replace(experiment_from(with_defaults(spec["experiment"])), **changed)
     if experiment.corrected is not None:  # in the run folder, which may have been moved
-        experiment = replace(experiment, corrected=str(path / HEADS / TARGETS))
+        file = path / HEADS / TARGETS if is_linear_head(experiment) else path / CORRECTED
+        experiment = replace(experiment, corrected=str(file))
     if experiment.backbone is None or not is_usable(experiment.device):  # features are cached per device
         experiment = replace(experiment, device="cpu", precision="fp32")
     known = None
@@ -149,7 +185,7 @@ def _data_of_run(
         raise InputError(
             f"{error} (if the data of {path} was moved, name it with --data, and its label file with --labels)"
         ) from None
-    expected = read_json(path / "spec.json").get("data")
+    expected = spec.get("data")
     if gathered.fingerprint != expected:
         raise InputError(
             f"{experiment.data} or its labels changed since {path} was trained (fingerprint {expected}, now "
@@ -168,9 +204,12 @@ def _predict_all(path: Path, gathered: Gathered, model: str | None) -> Guesses:
     return guesses_from_probs(labels.numpy(), probs)
 
 
-def _remarks_of(samples: Mapping[str, Array]) -> list[str]:
-    """Return a sentence about the role of each sample in the training, or an empty string."""
-    unseen = np.isin(samples["split"], (HELD_OUT, TESTED))
+def _remarks_of(samples: Mapping[str, Array], out_of_sample: bool) -> list[str]:
+    """Return a sentence about the role of each sample in the training, or an empty string.
+
+    `out_of_sample`: all samples were held out in turn, so that this says nothing about single ones.
+    """
+    unseen = np.isin(samples["split"], [TESTED] if out_of_sample else [HELD_OUT, TESTED])
     excluded = (samples["seen"] > 0) & (samples["mean_selected"] < 0.5)
     remarks = ("", EXCLUDED, NOT_TRAINED_ON)
     return [remarks[role] for role in np.where(unseen, 2, excluded).tolist()]

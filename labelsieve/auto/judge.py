@@ -1,19 +1,22 @@
 """Judges: the finished trainings of an automatic run whose predictions for held-out samples say which labels are wrong.
 
-Three kinds of trainings can judge: the run itself (if it held samples out), the selecting probes, and the plain judges,
-which were trained without selection. `opinion_on` decides between them: plain judges are used unless the selecting
-trainings predict held-out labels clearly better (decisions 28, 31 and 32).
+Trainings that judge come in fives: each holds out another fifth of the samples, so that every label is judged by a
+network that did not learn it. *Plain* judges were trained without selection, *selecting* ones with the noise rate that
+the plain ones found. `judges_of` decides between them: plain judges are used unless the selecting ones predict
+held-out labels clearly better (decisions 28, 32 and 37). The judges of the *second round* learned the labels that the
+first ones corrected, again without the fifth that they judge.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from labelsieve.audit.estimate import HARD_SAMPLES, HIGH_RATE, Interval
-from labelsieve.audit.guesses import Guesses, concatenated, guesses_from_probs, guesses_from_run
+from labelsieve.audit.guesses import Guesses, guesses_from_run
 from labelsieve.audit.held_out import (
     HeldOutNoise,
     dense_probs,
@@ -21,13 +24,11 @@ from labelsieve.audit.held_out import (
     in_larger_set,
     label_log_likelihood,
 )
-from labelsieve.errors import InputError
 from labelsieve.runs.read import (
-    AGAIN,
     HELD_OUT,
-    LONGER,
     PLAIN,
-    PROBE,
+    SECOND,
+    SELECTING,
     TRAINED,
     Array,
     read_judgment,
@@ -39,16 +40,38 @@ FOLDS = 5  # trainings that each hold out one fifth
 CLEAR_ADVANTAGE = 0.035  # minimum advantage in mean log-likelihood for the selecting trainings to judge
 CLEAR_SHARE = 0.03  # and minimum advantage as a share of the plain judges' negative log-likelihood
 FEWEST = 50  # held-out samples needed for an estimate
-SMALLEST = 1e-12  # lower bound for the product of two probabilities
 
 
 class _Opinion(NamedTuple):
-    """Predictions of a run and its judges for every sample."""
+    """Predictions of a run or its judges for every sample."""
 
     guesses: Guesses
-    second: Guesses | None  # about true classes, of heads that learned corrected labels
+    second: Guesses | None  # about true classes, of networks or heads that learned corrected labels
     training: tuple[Array, Array] | None  # mean margin (n) during training, and how often each sample was seen
     out_of_sample: bool  # no judge was trained on the samples that it judges
+
+
+@dataclass(frozen=True)
+class Judges:
+    """Five finished trainings with the same settings, and what they predict for samples that they did not learn."""
+
+    kind: str  # PLAIN, SELECTING or SECOND
+    lr: float
+    guesses: Guesses  # (n)  of each sample by the training that held it out; of test samples by the first
+    held_out: Array  # (n) bool: False for test samples
+
+    @cached_property
+    def noise(self) -> HeldOutNoise:
+        """The noise in the held-out labels, if the predictions are about true classes."""
+        held = self.guesses.at(self.held_out).undecided
+        return estimate_held_out_noise(held.labels, dense_probs(held))
+
+    @cached_property
+    def log_likelihood(self) -> float:
+        """The mean log-likelihood of the held-out labels; selecting trainings predict true classes, not labels."""
+        held = self.guesses.at(self.held_out).undecided
+        plain = self.kind == PLAIN
+        return label_log_likelihood(held.labels, dense_probs(held)) if plain else self.noise.log_likelihood
 
 
 def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Opinion:
@@ -61,9 +84,10 @@ def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Op
     if (judgment := read_judgment(run)) is not None:
         first, second = (_with_judged(samples, judgment, name, num_classes) for name in ("first", "second"))
         return _Opinion(first, second, None, out_of_sample=True)
-    if (plain := plain_guesses(run)) is not None:
-        return _Opinion(plain, None, None, out_of_sample=True)
-    guesses = combine_with_probes(guesses_from_run(samples, num_classes), selecting_judges(run), samples["split"])
+    if (judges := judges_of(run)) is not None:
+        again = best_judges(run, SECOND)
+        return _Opinion(judges.guesses, None if again is None else again.guesses, None, out_of_sample=True)
+    guesses = guesses_from_run(samples, num_classes)
     return _Opinion(guesses, None, (samples["mean_margin"], samples["seen"]), out_of_sample=False)
 
 
@@ -78,37 +102,35 @@ def _with_judged(samples: Mapping[str, Array], judgment: Mapping[str, Array], na
     return replace(guesses, **judged)
 
 
-def selecting_judges(run: Path) -> list[Path]:
-    """Return the finished selecting trainings with held-out samples: the run itself, else its probes."""
-    lr = read_run(run).spec["lr"]
-    for marks in ([run / "done"], *(sorted((run / folder).glob("*/done")) for folder in (AGAIN, PROBE))):
-        found = [mark.parent for mark in marks if _held_out_guesses_of(mark.parent) is not None]
-        if found:
-            return [folder for folder in found if read_run(folder).spec["lr"] == lr]
-    return []
+def judges_of(run: Path) -> Judges | None:
+    """Return the judges of the labels of a run in the first round; None if it has none."""
+    plain, selecting = best_judges(run, PLAIN), best_judges(run, SELECTING)
+    if plain is None or selecting is None:
+        return plain
+    return selecting if is_clearly_better(selecting.log_likelihood, plain.log_likelihood) else plain
 
 
-def plain_guesses(run: Path) -> Guesses | None:
-    """Return the out-of-fold predictions of the plain judges; None unless they should judge.
-
-    Short judges come before long ones. A sample that no fold held out gets the prediction of the first judge.
-    """
-    for folder in (PLAIN, LONGER):
-        folds = _out_of_fold(run, folder)
-        if folds is not None and len(folds.held_out) == FOLDS and not selecting_is_clearly_better(run, folder):
-            return replace(guesses_from_probs(folds.labels, folds.probs), decided=folds.decided)
-    return None
+def best_judges(run: Path, kind: str) -> Judges | None:
+    """Return the five judges of a kind that predict held-out labels best, if there are several learning rates."""
+    by_lr: dict[float, list[Path]] = {}
+    for mark in sorted((run / kind).glob("*/done"), key=lambda mark: int(mark.parent.name)):
+        by_lr.setdefault(read_run(mark.parent, with_tables=False).spec["lr"], []).append(mark.parent)
+    found = [_read_judges(kind, lr, folders) for lr, folders in by_lr.items() if len(folders) == FOLDS]
+    return max(found, key=lambda judges: judges.log_likelihood) if len(found) > 1 else next(iter(found), None)
 
 
-def selecting_is_clearly_better(run: Path, folder: str) -> bool:
-    """Return whether the selecting trainings predict held-out labels clearly better than a folder of plain judges."""
-    folds, selecting = _out_of_fold(run, folder), noise_of_guesses(held_out_guesses(selecting_judges(run)))
-    if folds is None or selecting is None:
-        return True
-    both = np.any(folds.held_out, axis=0) & np.any([_held_out_by(judge) for judge in selecting_judges(run)], axis=0)
-    if folds.decided is not None:
-        both &= ~folds.decided
-    return is_clearly_better(selecting.log_likelihood, label_log_likelihood(folds.labels[both], folds.probs[both]))
+def _read_judges(kind: str, lr: float, folders: Sequence[Path]) -> Judges:
+    """Read the predictions of five judges, each for the samples that it held out."""
+    classes = len(read_run(folders[0], with_tables=False).classes)
+    first, *others = (read_samples(folder) or {} for folder in folders)
+    held_out = first["split"] == HELD_OUT
+    joined = dict(first)
+    for samples in others:
+        held = samples["split"] == HELD_OUT
+        held_out |= held
+        for name in ("label", "confidence", "likeliest", "likelihood"):  # what is held out has its label as given
+            joined[name] = np.where(held if joined[name].ndim == 1 else held[:, None], samples[name], joined[name])
+    return Judges(kind, lr, guesses_from_run(joined, classes), held_out)
 
 
 def is_clearly_better(log_likelihood: float, other: float) -> bool:
@@ -116,56 +138,10 @@ def is_clearly_better(log_likelihood: float, other: float) -> bool:
     return log_likelihood > max(other + CLEAR_ADVANTAGE, (1 - CLEAR_SHARE) * other)
 
 
-class _Folds(NamedTuple):
-    """Out-of-fold predictions of plain judges."""
-
-    labels: Array  # (n)
-    probs: Array  # (n, K)  of each sample by the judge that held it out
-    held_out: Sequence[Array]  # (n) bool for each judge
-    decided: Array | None  # (n) bool
-
-
-def _out_of_fold(run: Path, folder: str) -> _Folds | None:
-    """Return the predictions of the finished plain judges in a folder, each for the samples that it held out."""
-    judges = [mark.parent for mark in sorted((run / folder).glob("*/done"))]
-    if not judges:
-        return None
-    classes = len(read_run(run).classes)
-    guesses = [guesses_from_run(read_samples(judge) or {}, classes) for judge in judges]
-    held_out = [_held_out_by(judge) for judge in judges]
-    probs = dense_probs(guesses[0])
-    for guess, held in zip(guesses, held_out, strict=True):
-        probs[held] = dense_probs(guess.at(held))
-    return _Folds(guesses[0].labels, probs, held_out, guesses[0].decided)
-
-
 def held_out_log_likelihood(run: Path) -> float:
     """Return the mean log-likelihood of the held-out labels under a finished plain training."""
-    held = _held_out_guesses_of(run)
+    held = held_out_guesses(run)
     return -np.inf if held is None else label_log_likelihood(held.undecided.labels, dense_probs(held.undecided))
-
-
-def _held_out_by(run: Path) -> Array:
-    """Return which samples (n) a run held out."""
-    held: Array = (read_samples(run) or {})["split"] == HELD_OUT
-    return held
-
-
-def noise_of_run(run: Path) -> HeldOutNoise:
-    """Estimate the noise from the samples held out by a run or, if it held out none, by its probes."""
-    return noise_from_runs(selecting_judges(run) or [run])
-
-
-def noise_from_runs(runs: Sequence[Path]) -> HeldOutNoise:
-    """Estimate the noise from the samples that each of the finished runs held out."""
-    held = held_out_guesses(runs)
-    noise = noise_of_guesses(held)
-    if noise is None:
-        raise InputError(
-            f"{runs[0]} held out {0 if held is None else len(held)} samples, too few to estimate the noise rate; "
-            "set --noise-rate, or a larger --valid"
-        )
-    return noise
 
 
 def noise_of_guesses(held: Guesses | None) -> HeldOutNoise | None:
@@ -185,29 +161,8 @@ def reported_rate(rate: Interval) -> Interval:
     return Interval(lower, min(lower, rate.low), rate.high)
 
 
-def held_out_guesses(runs: Sequence[Path]) -> Guesses | None:
-    """Return the predictions of finished runs for the samples that each held out."""
-    found = [held for run in runs if (held := _held_out_guesses_of(run)) is not None]
-    return concatenated(found) if found else None
-
-
-def _held_out_guesses_of(run: Path) -> Guesses | None:
+def held_out_guesses(run: Path) -> Guesses | None:
+    """Return the predictions of a finished run for the samples that it held out; None if it held out none."""
     samples = read_samples(run) or {}
     held = samples["split"] == HELD_OUT if "split" in samples else np.zeros(0, bool)
     return guesses_from_run(samples, len(read_run(run).classes)).at(held) if held.any() else None
-
-
-def combine_with_probes(guesses: Guesses, probes: Sequence[Path], split: Array) -> Guesses:
-    """Average the log-probabilities of a run that held nothing out with those of the probe that held each sample out.
-
-    The run has memorized labels; the probe that held a sample out has not seen its label.
-    """
-    if (split == HELD_OUT).any() or not probes:
-        return guesses
-    probs = dense_probs(guesses)
-    for probe in probes:
-        samples = read_samples(probe) or {}
-        held = samples["split"] == HELD_OUT
-        other = dense_probs(guesses_from_run(samples, guesses.num_classes).at(held))
-        probs[held] = np.sqrt(np.maximum(probs[held] * other, SMALLEST))
-    return replace(guesses_from_probs(guesses.labels, probs / probs.sum(1, keepdims=True)), decided=guesses.decided)

@@ -33,7 +33,7 @@ def score_run(path: Path) -> list[str]:
     return [
         f"{wrong.sum():,} of the {len(train):,} labels were made wrong. The audit suspects {suspects.sum():,} labels "
         f"and found {found:,} of the wrong ones: recall {_share(found, wrong)}, precision {_share(found, suspects)}.",
-        f"Error on {len(test):,} test samples: {run.delivered.end['last']:.1f}%. A logistic regression on the wrong "
+        f"Error on {len(test):,} test samples: {run.end['last']:.1f}%. A logistic regression on the wrong "
         f"labels has {plain:.1f}%, on the true labels {best:.1f}%.",
     ]
 

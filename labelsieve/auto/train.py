@@ -14,22 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelsieve.auto.audit import findings_of_run
+from labelsieve.audit.explain import explain
+from labelsieve.auto.audit import findings_of_run, judged_folder, samples_as_given
 from labelsieve.auto.heads import SUMMARY, forecast_heads, write_judgment
-from labelsieve.auto.judge import held_out_log_likelihood, noise_from_runs, plain_guesses, selecting_is_clearly_better
+from labelsieve.auto.judge import FEWEST, best_judges, held_out_log_likelihood, judges_of
 from labelsieve.auto.plan import (
     LEARNING_RATES,
     STAGES,
-    TRAINING,
     Candidate,
     Found,
     Request,
     Stage,
-    choose_training,
     finetuning,
     linear_head,
+    plain_judges,
     plan,
-    with_probes,
 )
 from labelsieve.data import Labelled
 from labelsieve.data.images import Pictures, Unusable, common_frame, describe_unusable
@@ -57,15 +56,15 @@ from labelsieve.runs.execute import (
     run,
     training_of,
 )
-from labelsieve.runs.folder import CORRECTED, REQUEST, RunFolder
+from labelsieve.runs.folder import REQUEST, RunFolder
 from labelsieve.runs.read import (
-    FINAL,
+    CORRECTED,
     HEADS,
-    PROBE,
+    PLAIN,
+    SELECTING,
     TESTED,
     Array,
     Run,
-    delivered_folder,
     neglected_classes,
     read_json,
     read_run,
@@ -73,7 +72,7 @@ from labelsieve.runs.read import (
 )
 from labelsieve.runs.spec import DATASET_SETTINGS, NETWORK_SETTINGS, Experiment, suited_to_network
 from labelsieve.runtime import device_name, usable_device
-from labelsieve.text import duration, printable
+from labelsieve.text import duration, percent, printable
 from labelsieve.train.step import Learner
 
 NEARLY_ALL = 0.95  # share of predictions for one class from which a network has learned nothing
@@ -148,8 +147,11 @@ def make_request(
         make_placeholder(partial(make_model, suited[0].model, data.shape, data.num_classes))
     if not noise_is_unknown:
         return Request(tuple(Candidate(each, ()) for each in suited), method, final)
-    rates = [LEARNING_RATES if "lr" in open_settings and each.lr in LEARNING_RATES else () for each in suited]
-    candidates = [with_probes(each, len(data), lr) for each, lr in zip(suited, rates, strict=True)]
+    if len(data) < FEWEST:
+        raise InputError(f"{len(data)} samples are too few to estimate the noise rate; set --noise-rate")
+    is_open = "lr" in open_settings and experiment.data not in DATASET_SETTINGS
+    rates = [LEARNING_RATES if is_open and each.lr in LEARNING_RATES else () for each in suited]
+    candidates = [Candidate(each, plain_judges(each, lr)) for each, lr in zip(suited, rates, strict=True)]
     if automatic and experiment.model == "auto" and len(data.shape) == 1:
         candidates = [linear_head(experiment), *candidates]
     return Request(tuple(candidates), method, final)
@@ -224,8 +226,8 @@ def train(request: Request, path: Path, runner: Runner) -> None:
 
 
 def _refuse_given_rate(path: Path) -> None:
-    """Refuse the folder of a run whose noise rate was given: it has neither probes nor heads."""
-    if (path / "spec.json").exists() and not any((path / name).exists() for name in (PROBE, HEADS)):
+    """Refuse the folder of a run whose noise rate was given: it has no judges."""
+    if (path / "spec.json").exists() and not any((path / judges).exists() for judges in (PLAIN, HEADS)):
         raise InputError(f"{path} holds another run: its noise rate was given; name another --out")
 
 
@@ -237,35 +239,28 @@ def _train_stage(
         return _judge_by_heads(stage, stages, path, runner, found)
     folders = stage.folders(path)
     chosen = None
-    if stage.name == "training" and request.has_heads(stage.experiments[0]):
+    if stage.experiments and request.has_heads(stage.experiments[0]) and stage.name != "network":
         stage = replace(stage, experiments=(replace(stage.experiments[0], weight_decay=found.strength),))
         stages = [stage if each.name == stage.name else each for each in stages]
-        chosen = {"noise_rate": found.rate, "method": "linear head", "reasons": found.reasons}
-    elif stage.name == "training" and found.noise is not None:
-        choice = choose_training(stage.experiments[0], found.noise, request.method, found.reasons)
-        print("\n".join(choice.reasons[len(found.reasons) :]), flush=True)
-        chosen = choice.as_row()
-    if chosen and stages[-1].folder == FINAL:
-        (path / FINAL).mkdir(parents=True, exist_ok=True)  # from now on the run is unfinished without it
+    if stage.name == "training" and request.noise_is_unknown:
+        chosen = {"noise_rate": found.rate, "reasons": found.reasons}
     if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose} ({stage})", flush=True)
-    if stage.folder == FINAL:
-        _correct_labels(path)
-    if stage.name == "finetune" and not is_finished(stage.experiments[0], folders[0]):
+    if (corrected := Path(stage.experiments[0].corrected or "")).name == CORRECTED:
+        _correct_labels(path, corrected)
+    if request.finetune and stage.name == "training" and not is_finished(stage.experiments[0], path):
         _warn_about_cpu(stage.experiments[0], path)
     for number, (experiment, folder) in enumerate(zip(stage.experiments, folders, strict=True)):
         describe = stage.name == "training"
         ran = runner.train(experiment, folder, stage_progress(stages, stage, number), chosen, describe)
-        if stage.folder in (TRAINING, FINAL):
+        if describe:
             _print_outcome(folder, ran)
-        if number == 0 and stage.expected == 1 and selecting_is_clearly_better(path, stage.folder):
-            break
     return _after(stage, path, found)
 
 
 def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: Runner, found: Found) -> Found:
     """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head."""
-    experiment = next(each for each in stages if each.name == "training").experiments[0]
+    experiment = stages[stages.index(stage) + 1].experiments[0]  # the head that learns what is found here
     folder = path / HEADS
     gathered = gather(replace(experiment, corrected=None), runner.shelf)
     if stages[0] is stage:  # else they were printed before the first stage
@@ -282,51 +277,76 @@ def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: R
 
 
 def _after(stage: Stage, path: Path, found: Found) -> Found:
-    """Return what is known after a finished stage."""
-    folders = stage.folders(path)
+    """Return what is known after a finished stage, and print it."""
     if stage.name == "network":
-        scores = [held_out_log_likelihood(folder) for folder in folders]
-        best = int(np.argmax(scores))
-        others = ", ".join(
-            f"{each.model}: {score:.2f}"
-            for place, (each, score) in enumerate(zip(stage.experiments, scores, strict=True))
-            if place != best
-        )
-        why = f"network: {stage.experiments[best].model} (best log-likelihood on held-out labels: {scores[best]:.2f}"
-        print(why := f"{why}, {others})", flush=True)
-        return replace(found, network=best, reasons=(why,))
-    if stage.name in ("probe", "second probe"):
-        runs: dict[float, list[Path]] = {}
-        for experiment, folder in zip(stage.experiments, folders, strict=True):
-            runs.setdefault(experiment.lr, []).append(folder)
-        noise = {lr: noise_from_runs(probes) for lr, probes in runs.items()}
-        best_lr = max(noise, key=lambda lr: noise[lr].log_likelihood)
-        if len(noise) > 1:
-            print(f"learning rate: {best_lr:g} (best log-likelihood on held-out labels)", flush=True)
-        return replace(found, lr=best_lr, noise=noise[best_lr])
-    if stage.name == "judges":
-        return replace(found, judged=plain_guesses(path) is not None)
-    return found
+        found, why = _choose_network(stage, path, found)
+    elif stage.name == "plain judges":
+        found, why = _estimate_noise(stage, path, found)
+    elif stage.name == "selecting judges":
+        why = [_who_judges(path)]
+    else:
+        return found
+    print("\n".join(why), flush=True)
+    return replace(found, reasons=(*found.reasons, *why))
+
+
+def _choose_network(stage: Stage, path: Path, found: Found) -> tuple[Found, list[str]]:
+    """Choose the network that predicts held-out labels best."""
+    scores = [held_out_log_likelihood(folder) for folder in stage.folders(path)]
+    best = int(np.argmax(scores))
+    others = ", ".join(
+        f"{each.model}: {score:.2f}"
+        for place, (each, score) in enumerate(zip(stage.experiments, scores, strict=True))
+        if place != best
+    )
+    name = stage.experiments[best].model
+    why = f"network: {name} (best log-likelihood on held-out labels: {scores[best]:.2f}, {others})"
+    return replace(found, network=best), [why]
+
+
+def _estimate_noise(stage: Stage, path: Path, found: Found) -> tuple[Found, list[str]]:
+    """Estimate the noise rate from the plain judges with the best learning rate, and choose the selecting method."""
+    judges = best_judges(path, PLAIN)
+    assert judges is not None
+    rate = explain(judges.guesses).noise.rate
+    why = [
+        f"noise rate: {percent(rate.estimate)} of the labels look wrong ({percent(rate.low)} to {percent(rate.high)}), "
+        "judged by networks that did not learn them"
+    ]
+    if len({experiment.lr for experiment in stage.experiments}) > 1:
+        why.insert(0, f"learning rate: {judges.lr:g} (best log-likelihood on held-out labels)")
+    method, source = "mentornet-prop", "certain classes; penalty labels exclude them"
+    if judges.noise.uniform > rate.estimate / 2:
+        method, source = "mentornet", "all classes equally; penalty labels would not help"
+    why.append(f"selection: {method} (most wrong labels come from {source})")
+    return replace(found, lr=judges.lr, rate=round(rate.estimate, 3), method=method), why
+
+
+def _who_judges(path: Path) -> str:
+    """Return which judges are used, and the mean log-likelihoods of held-out labels that decided it, in a line."""
+    plain, selecting, used = best_judges(path, PLAIN), best_judges(path, SELECTING), judges_of(path)
+    assert plain is not None and selecting is not None and used is not None
+    kind = "networks that select samples" if used.kind == SELECTING else "networks trained on all labels"
+    scores = f"with selection {selecting.log_likelihood:.3f}, without {plain.log_likelihood:.3f}"
+    return f"judges: {kind} (log-likelihood of held-out labels: {scores})"
 
 
 def stage_progress(stages: Sequence[Stage], stage: Stage, number: int) -> Plan:
     """Return the place of one training of a stage in the whole plan, for the progress line."""
     position, experiments = list(stages).index(stage), stage.experiments
     earlier = sum(each.epochs for each in stages[:position]) + sum(map(epochs_of, experiments[:number]))
-    rest = experiments[number + 1 :] if number else experiments[1 : stage.expected]
-    later = sum(each.epochs for each in stages[position + 1 :]) + sum(map(epochs_of, rest))
+    later = sum(each.epochs for each in stages[position + 1 :]) + sum(map(epochs_of, experiments[number + 1 :]))
     part = f"stage {position + 1} of {len(stages)}, {stage.name}" if len(stages) > 1 else ""
     part += f" {number + 1}/{len(experiments)}" if len(experiments) > 1 else ""
     experiment = experiments[number]
     return Plan(experiment.epochs, rounds_of(experiment), part, earlier, later)
 
 
-def _correct_labels(path: Path) -> None:
-    """Write the labels of the final training: suspect labels are replaced by the suggestions of the audit."""
-    file = path / CORRECTED
-    samples = read_samples(path) or {}
+def _correct_labels(path: Path, file: Path) -> None:
+    """Write the labels that a stage learns: suspect labels are replaced by the suggestions of the judges before it."""
+    samples = samples_as_given(path) or {}
     if not file.exists():
-        findings = findings_of_run(path, samples, read_run(path).classes)
+        findings = findings_of_run(path, samples, read_run(judged_folder(path)).classes)
         if findings.unreliable_classes:
             names = printable(", ".join(findings.unreliable_classes))
             print(
@@ -334,10 +354,11 @@ def _correct_labels(path: Path) -> None:
             )
         content = io.BytesIO()
         np.save(content, findings.training_labels)
+        file.parent.mkdir(exist_ok=True)
         write_atomically(file, content.getvalue())
     used = samples["split"] != TESTED
     changed = int((np.load(file) != samples["label"])[used].sum())
-    print(f"final training on all {int(used.sum()):,} samples ({changed:,} labels corrected)", flush=True)
+    print(f"{changed:,} of {int(used.sum()):,} labels corrected", flush=True)
 
 
 def request_facts(
@@ -358,22 +379,19 @@ def request_facts(
 def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
     """Return whether a run folder holds the finished result of this very request."""
     saved = read_json(path / REQUEST) if (path / REQUEST).exists() else {}
-    folders = [path, path / saved.pop("delivered", "")]
-    return facts["source"] is not None and saved == facts and all((folder / "done").exists() for folder in folders)
+    return facts["source"] is not None and saved == facts and (path / "done").exists()
 
 
 def save_request(path: Path, facts: Mapping[str, Any]) -> None:
     """Store a finished request in its run folder, so that it is recognised without decoding the data."""
-    delivered = str(delivered_folder(path).relative_to(path))
-    write_atomically(path / REQUEST, json.dumps({**facts, "delivered": delivered}, indent=1).encode())
+    write_atomically(path / REQUEST, json.dumps(facts, indent=1).encode())
 
 
 def print_finished(path: Path) -> None:
     """Print the outcome of a run that was finished before."""
     for reason in read_run(path).start.get("chosen", {}).get("reasons", []):
         print(reason)
-    for folder in dict.fromkeys((path, delivered_folder(path))):
-        _print_outcome(folder, ran=False)
+    _print_outcome(path, ran=False)
     _print_use(path)
 
 
@@ -440,6 +458,7 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
     parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
     criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
     rate = f", noise rate {100 * experiment.noise_rate:g}%" if rate_is_known else ""
+    rate = " on corrected labels" if experiment.corrected else rate
     begins = prepared.method.active_from
     warmup = f", warm-up of {begins} {'epoch' if begins == 1 else 'epochs'}" if begins else ""
     method = f"{experiment.method}{criterion}{rate}{warmup}"
@@ -459,7 +478,7 @@ def forecast(request: Request, path: Path, shelf: Shelf) -> str:
         words = [f"{stage.name}: {stage.purpose}" for stage in plan(request, path, Found(network=-1))]
         return forecast_heads(head, words, path, shelf, partial(_finetuning_seconds, request.finetune))
     stages = plan(request, path)
-    experiment = next(stage for stage in stages if stage.name == "training").experiments[0]
+    experiment = replace(stages[-1].experiments[0], corrected=None)
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment, shelf)
     seconds = seconds_per_step(prepared)
@@ -470,8 +489,7 @@ def forecast(request: Request, path: Path, shelf: Shelf) -> str:
         lines.append("stages:")
         width = max(len(stage.name) for stage in stages)
         for number, stage in enumerate(stages, 1):
-            condition = f"; {stage.condition}" if stage.condition else ""
-            lines.append(f"  {number}. {stage.name:{width}}  {stage.purpose} ({stage}{condition})")
+            lines.append(f"  {number}. {stage.name:{width}}  {stage.purpose} ({stage})")
     cost = f"{epochs} epochs of {steps} steps at {1000 * seconds:.1f} ms"
     lines.append(f"cost:    {cost}: about {duration(epochs * steps * seconds)} on {device_name(experiment.device)}")
     lines.append(f"folder:  {path}{' (exists)' if path.exists() else ''}")
@@ -514,6 +532,6 @@ def _finetuning_seconds(experiment: Experiment | None, samples: int, classes: in
 def _warn_about_cpu(experiment: Experiment, path: Path) -> None:
     """Print how long fine-tuning takes on a CPU."""
     if experiment.device == "cpu":
-        start = read_run(path).start
+        start = read_run(judged_folder(path)).start
         seconds = _finetuning_seconds(experiment, start["samples"], start["classes"])
         print(f"fine-tuning takes about {duration(seconds)} on this CPU; a GPU is much faster", flush=True)

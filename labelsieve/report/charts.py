@@ -80,8 +80,6 @@ def run_charts(run: Run) -> list[_Chart]:
     """Return the charts of one run; test and validation error share a chart."""
     test, valid = _curve(run, TEST_ERROR), _curve(run, VALID_ERROR)
     lines = [svg.Line("test", 0, test), svg.Line("validation", 1, valid)]
-    if run.final:
-        lines.append(svg.Line("test, delivered model", 2, _curve(run.final, TEST_ERROR)))
     notes = [f"Test: {TEST_ERROR.note}" if test else "", f"Validation: {GIVEN_LABEL_NOTE}" if valid else ""]
     error = _Measure("error", "Error", "", " ".join(filter(None, notes)), "%")
     single = [(measure, [svg.Line(measure.curve, 0, _curve(run, measure))]) for measure in (TRAIN_LOSS, PRECISION)]

@@ -19,7 +19,7 @@ from labelsieve.files import refuse_others, write_atomically
 from labelsieve.report import charts, svg, words
 from labelsieve.report.audit import AuditResults, format_quality, read_audit
 from labelsieve.runs.find import newest_training, refuse_unfinished
-from labelsieve.runs.read import Run, by_method, delivered_folder, is_separate_audit, not_a_run, read_progress
+from labelsieve.runs.read import Run, by_method, is_separate_audit, not_a_run, read_progress
 from labelsieve.runs.tables import UNKNOWN, comparison, plus_minus
 
 FOLDER = Path(__file__).parent
@@ -70,7 +70,7 @@ def _read_runs(paths: Sequence[Path], gallery: int, audit: Callable[[Path], obje
     for path in paths:
         if newest_training(path) is None:
             raise not_a_run(path)
-    any_done = any((delivered_folder(path) / "done").exists() for path in paths)
+    any_done = any((path / "done").exists() for path in paths)
     for path in paths:
         if not any_done or not (path / "spec.json").exists():
             refuse_unfinished(path)
@@ -206,7 +206,7 @@ def _run_table(reported: Sequence[ReportedRun]) -> list[list[str]]:
     """Return a header and a row per run."""
     table = [["run", "method", "state", "seed", "best error %", "last error %", "kept clean %", "labels look wrong"]]
     for each in reported:
-        run, end = each.run, each.run.delivered.end
+        run, end = each.run, each.run.end
         precision = run.epochs[-1]["precision"] if run.epochs else None
         table.append(
             [

@@ -49,7 +49,13 @@ def training_facts(run: Run) -> list[str | Markup]:
     rate = spec.get("noise_rate", 0.0)
     how = f"method {run.method}, {spec['epochs']} epochs"
     how += f", {'estimated ' if 'chosen' in start else ''}noise rate {100 * rate:g}%" if rate else ""
-    if spec.get("model") == "linear" and spec["epochs"] == 1:
+    linear = spec.get("model") == "linear" and spec["epochs"] == 1
+    corrected = spec.get("corrected") and not linear
+    how += ", on labels corrected by the audit" if corrected else ""
+    if corrected and spec.get("init"):
+        tuned = f"the whole network {spec['model']}, fine-tuned for {spec['epochs']} epochs"
+        how = f"{tuned} on labels corrected by the audit"
+    if linear:
         features = f"features of {spec['backbone']}" if spec.get("backbone") else "features"
         how = f"logistic regression on {features}"
     facts: list[str | Markup] = [
@@ -57,13 +63,10 @@ def training_facts(run: Run) -> list[str | Markup]:
             "A model was trained" if run.end else "A training was started", size, _quoted(data_name(spec)), how
         )
     ]
-    if run.final:
-        model = "delivered model" if spec.get("model") != "linear" else f"whole network {run.final.spec['model']}"
-        samples = f"all {run.final.start['samples']:,} samples"
-        facts.append(f"The {model} was then trained on {samples}, with the labels corrected by the audit.")
     if "noise" in start and spec.get("noise"):
         wrong = percent(start["noise"]["realised_rate"])
-        facts.append(f"This is an experiment: {wrong} of the labels were made wrong on purpose, so the truth is known.")
+        how_many = f"{wrong} of the corrected labels are wrong" if corrected else f"{wrong} of the labels are wrong"
+        facts.append(f"This is an experiment: labels were made wrong on purpose, so the truth is known. {how_many}.")
     if not run.end:
         facts.append(
             f"The run is unfinished: {len(run.epochs)} of {spec['epochs']} epochs are done. "
@@ -169,7 +172,6 @@ def model_error(run: Run, samples: str) -> str:
     """Return a sentence on the test error of the delivered model; empty if there is no model yet."""
     if not run.end:
         return ""
-    run = run.delivered
     last_round = run.epochs[-1].get("round")
     chosen = [e for e in run.epochs if e["epoch"] == run.end["chosen_epoch"] and e.get("round") == last_round]
     error = chosen[0].get("test_error") if chosen else None
@@ -184,10 +186,7 @@ def model_error(run: Run, samples: str) -> str:
 
 def ranking(groups: Mapping[str, Sequence[Run]]) -> str:
     """Return the methods with their last test errors, lowest first; empty for fewer than two."""
-    errors = {
-        method: [run.delivered.end["last"] for run in runs if "last" in run.delivered.end]
-        for method, runs in groups.items()
-    }
+    errors = {method: [run.end["last"] for run in runs if "last" in run.end] for method, runs in groups.items()}
     order = sorted((fmean(values), method) for method, values in errors.items() if values)
     if len(order) < 2:
         return ""

@@ -260,13 +260,18 @@ def _parsed_map(text: str) -> dict[int, int]:
 
 
 def held_out(samples: int, share: float, seed: int, fold: int = 0) -> tuple[Tensor, Tensor | None]:
-    """Return the sorted positions of training and held-out samples; the folds of one seed do not overlap."""
+    """Return the sorted positions of training and held-out samples.
+
+    The folds of one seed do not overlap, and the last of several also holds out what is left over.
+    """
     count = round(share * samples)
     if share == 0:
         return torch.arange(samples), None
     if not 0 < count < samples:
         raise InputError(f"--valid {share:g} of {samples} samples leaves none to train on or none to hold out")
     first, end = fold * count, min((fold + 1) * count, samples)
+    if fold and fold == round(1 / share) - 1:
+        end = samples
     if first >= end:
         raise InputError(f"there is no fold {fold} of {count} of {samples} samples")
     order = torch.randperm(samples, generator=generator(seed, "valid"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.runs.read import FINAL, STAGE_FOLDERS, delivered_folder, finished_runs, read_json, read_spec
+from labelsieve.runs.read import STAGE_FOLDERS, finished_runs, read_json, read_spec, refuse_older
 from labelsieve.runs.spec import NOT_IN_NAME, with_defaults
 
 MACHINE_FIELDS = ("device", "precision", "threads", *NOT_IN_NAME)  # where and how a run was computed
@@ -56,17 +56,13 @@ def refuse_unfinished(run: Path) -> None:
 def unfinished(run: Path) -> str:
     """Describe an unfinished run in one line; return an empty string for a finished run or no run at all."""
     folder = newest_training(run)
-    if folder is None or (delivered_folder(run) / "done").exists():
+    if folder is None or (run / "done").exists():
         return ""
     command = _head(folder).get("command", "")
     resume = f"resume it with: {command}" if command else "run the command that started it again"
     if folder != run and (folder / "done").exists():
-        return f"{run} is not trained yet, only its probes are finished; wait if it is still running, else {resume}"
-    if folder == run and (folder / "done").exists():
-        return f"{run} lacks its final training on corrected labels; wait if it is still running, else {resume}"
-    name = {run: "the training", run / FINAL: "the final training"}.get(
-        folder, f"{folder.parent.name} training {folder.name}"
-    )
+        return f"{run} is not trained yet, only earlier stages are; wait if it is still running, else {resume}"
+    name = "the training" if folder == run else f"{folder.parent.name} training {folder.name}"
     progress = f"{_epochs_reached(folder)} of {name}"
     if _in_use(folder / "lock"):
         return f"{run} is still running ({progress} finished); wait until it has ended"
@@ -75,10 +71,10 @@ def unfinished(run: Path) -> str:
 
 def newest_training(run: Path) -> Path | None:
     """Return the folder of the stage that was started last, or None if there is no run."""
-    for folder in (run / FINAL, run):
-        if (folder / "spec.json").exists():
-            return folder
-    for name in reversed([stage for stage in STAGE_FOLDERS if stage != FINAL]):
+    refuse_older(run)
+    if (run / "spec.json").exists():
+        return run
+    for name in reversed(STAGE_FOLDERS):
         started = [spec.parent for spec in (run / name).glob("*/spec.json")]
         if started:
             return max(started, key=lambda folder: int(folder.name))

@@ -11,12 +11,11 @@ from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.files import disk_error, refuse_no_folder, write_atomically
-from labelsieve.runs.read import FINAL, HEADS, JUDGMENT, STAGE_FOLDERS, read_json
+from labelsieve.runs.read import CORRECTED, HEADS, JUDGMENT, STAGE_FOLDERS, read_json, refuse_older
 from labelsieve.runs.spec import NOT_IN_NAME, Experiment, with_defaults
 from labelsieve.train.checkpoint import Checkpoints, Record
 
 REQUEST = "request.json"  # what was requested of an automatic run
-CORRECTED = "corrected.npy"  # the labels of its final training
 FINGERPRINT = "fingerprint"  # of data and labels, listed with the settings when two runs are compared
 NAMED_FIRST = ("method", "noise", "rate", "noise_rate", "seed", "epochs", "criterion", "model", "lr", "batch")
 WITHOUT_OPTION = ("drops", "drop_factor", "drop_last", "fold", "choose")  # settings without a command-line option
@@ -81,10 +80,11 @@ class RunFolder:
     def refuse_other_files(self) -> None:
         """Refuse a path that is a file, or a folder with files that belong to no run."""
         refuse_no_folder(self.path)
+        refuse_older(self.path)
         if self.path.is_dir() and not (self.path / "spec.json").exists():
             stages = [name for name in STAGE_FOLDERS if any((self.path / name).glob("*/lock"))]
             stages += [HEADS] if (self.path / HEADS / JUDGMENT).exists() else []
-            ours = {"lock", REQUEST, *stages, *([FINAL] if stages else [])}
+            ours = {"lock", REQUEST, *stages, *([CORRECTED] if stages else [])}
             others = [p.name for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp"]
             if others:
                 raise InputError(f"{self.path} contains other files ({others[0]}); name another --out")

@@ -20,9 +20,10 @@ from labelsieve.runs.record import read_head, read_rows, refuse_incomplete
 
 Array = np.ndarray[Any, Any]
 # Folders of the stages of an automatic run, in the order in which they are trained; the run itself lies above them.
-NETWORK, PROBE, AGAIN, HEADS = "network", "probe", "again", "heads"
-PLAIN, LONGER, FINAL = "plain", "longer", "final"
-STAGE_FOLDERS = (NETWORK, PROBE, AGAIN, HEADS, PLAIN, LONGER, FINAL)
+NETWORK, PLAIN, SELECTING, SECOND, HEADS, HEAD = "network", "plain", "selecting", "second", "heads", "head"
+STAGE_FOLDERS = (NETWORK, PLAIN, SELECTING, SECOND, HEADS, HEAD)
+OLDER_FOLDERS = ("probe", "again", "longer", "final")  # of automatic runs before decision 37
+CORRECTED = "corrected.npy"  # labels that the second round and the delivered model learn, in their folders
 JUDGMENT, TARGETS = "judgment.safetensors", "targets.npy"  # in the folder of the heads
 TRAINED, HELD_OUT, TESTED = 0, 1, 2  # values of `split` in samples.safetensors
 FEW_KEPT = 0.6  # a class is neglected if less than this part of the usual share of its samples is kept
@@ -40,17 +41,11 @@ class Run:
     versions: dict[str, str] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)  # empty without a delivered model
     command: str = ""  # the command line that started it, if known
-    final: "Run | None" = None  # the final training of an automatic run, whose model is delivered
 
     @property
     def method(self) -> str:
         criterion = self.spec["criterion"]
         return f"{self.spec['method']} ({criterion})" if criterion else str(self.spec["method"])
-
-    @property
-    def delivered(self) -> "Run":
-        """The training whose model is delivered."""
-        return self.final or self
 
     def series(self, name: str) -> list[float]:
         """Return a value of every epoch."""
@@ -66,6 +61,7 @@ def read_run(path: Path, with_tables: bool = True) -> Run:
 
 def read_progress(path: Path, with_tables: bool = True) -> Run:
     """Read the folder of a run that may be unfinished."""
+    refuse_older(path)
     if not (path / "spec.json").is_file():
         raise InputError(f"{path} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
     head, rows = read_head(path), read_rows(path)
@@ -83,7 +79,6 @@ def read_progress(path: Path, with_tables: bool = True) -> Run:
             head.get("versions", {}),
             _class_names(path / "model.safetensors"),
             head.get("command", ""),
-            read_progress(path / FINAL, False) if (path / FINAL / "done").exists() else None,
         )
     except InputError:
         raise
@@ -140,11 +135,12 @@ def read_judgment(run: Path) -> dict[str, Array] | None:
 
 def finished_runs(*roots: Path) -> list[Path]:
     """Return the folders of all finished runs below the roots, without the stages of automatic runs, sorted by name."""
+    stages = {*STAGE_FOLDERS, *OLDER_FOLDERS}
     return [
         done.parent
         for root in roots
         for done in sorted(root.rglob("done"))
-        if (done.parent / "spec.json").exists() and not {*STAGE_FOLDERS} & {*done.relative_to(root).parts}
+        if (done.parent / "spec.json").exists() and not stages & {*done.relative_to(root).parts}
     ]
 
 
@@ -165,9 +161,13 @@ def neglected_classes(run: Run) -> list[str]:
     return [f"{name} ({100 * share:.0f}%)" for name, share, known in every if known and share < least]
 
 
-def delivered_folder(run: Path) -> Path:
-    """Return the folder of the training whose model a run delivers: its final training if it has one."""
-    return run / FINAL if (run / FINAL).is_dir() else run
+def refuse_older(run: Path) -> None:
+    """Refuse an automatic run of a version whose stages were others."""
+    if any((run / "probe").glob("*/spec.json")):
+        raise InputError(
+            f"{run} is an automatic run of an older version, whose stages this version does not know; train again "
+            "with another --out"
+        )
 
 
 def audit_folder(place: Path) -> Path:

@@ -86,9 +86,7 @@ def comparison(groups: Mapping[str, Sequence[Run]]) -> Rows:
     """Return a header and a row per method, with means over its runs."""
     table = [["method", "best test error %", "last test error %", "kept samples clean %", "seeds"]]
     for method, runs in groups.items():
-        best, last = (
-            [run.delivered.end[name] for run in runs if name in run.delivered.end] for name in ("best", "last")
-        )
+        best, last = ([run.end[name] for run in runs if name in run.end] for name in ("best", "last"))
         clean = [100 * run.epochs[-1]["precision"] for run in runs if run.epochs[-1]["precision"] is not None]
         table.append([method, plus_minus(best), plus_minus(last), plus_minus(clean), str(len(runs))])
     return table

@@ -1,4 +1,4 @@
-"""The final training of an automatic run: all samples with corrected labels, and its model is delivered."""
+"""The delivered training of an automatic run: all samples with corrected labels."""
 
 import json
 import shutil
@@ -6,14 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
-import labelsieve
 from labelsieve.audit.findings import Findings
-from labelsieve.auto.audit import findings_of_run
+from labelsieve.auto.audit import findings_of_run, samples_as_given
 from labelsieve.cli import execute
 from labelsieve.report.page import write_report
 from labelsieve.report.words import model_error
 from labelsieve.runs.find import unfinished
-from labelsieve.runs.read import TESTED, delivered_folder, finished_runs, read_run, read_samples
+from labelsieve.runs.read import TESTED, finished_runs, read_run, read_samples
 from tests.conftest import kill_after_epoch, save_blobs
 
 QUICK = ["--model", "small", "--epochs", "6", "--warmup", "2", "--batch", "32", "--lr", "0.05", "--threads", "1"]
@@ -34,90 +33,77 @@ def run(data, tmp_path_factory):
 
 
 def test_suspect_labels_are_corrected(run):
-    findings = findings_of_run(run, read_samples(run), read_run(run).classes)
+    findings = findings_of_run(run, samples_as_given(run), read_run(run).classes)
     assert 0.1 < findings.issues.mean() < 0.5
-    last = read_samples(run / "final")
+    last = read_samples(run)
     used = last["split"] != TESTED
     assert not findings.unreliable_classes and (last["label"][used] == findings.corrected[used]).all()
-    assert read_run(run).final.start["samples"] == used.sum() == 480
-    spec = read_run(run / "final").spec
+    assert read_run(run).start["samples"] == used.sum() == 480
+    spec = read_run(run).spec
     assert (spec["method"], spec["noise_rate"], spec["choose"], spec["valid"]) == ("default", 0.0, "last", 0.0)
 
 
 def test_test_set_is_the_same_and_keeps_its_labels(run, data):
-    before, last = read_samples(run), read_samples(run / "final")
+    before, last = samples_as_given(run), read_samples(run)
     tested = before["split"] == TESTED
     assert (tested == (last["split"] == TESTED)).all() and tested.sum() == 120
     with np.load(data) as arrays:
         assert (last["label"][tested] == arrays["labels"][tested]).all()
 
 
-def test_final_model_is_delivered(run, data, tmp_path):
-    assert delivered_folder(run) == run / "final" and delivered_folder(run / "final") == run / "final"
-    with np.load(data) as arrays:
-        images = arrays["images"][:50]
-    probs = labelsieve.load(run).predict_proba(images)
-    assert (probs == labelsieve.load(run / "final").predict_proba(images)).all()
-    assert (probs != labelsieve.load(run / "model.safetensors").predict_proba(images)).any()
+def test_report_says_what_was_learned(run, tmp_path):
     done = read_run(run)
-    assert done.delivered is done.final and finished_runs(run.parent) == [run]
-    error = done.final.epochs[-1]["test_error"]
+    assert finished_runs(run.parent) == [run]
+    error = done.epochs[-1]["test_error"]
     assert f"is wrong on {error:.1f}% of the test" in model_error(done, "samples")
     page = write_report([run], tmp_path / "page.html", 10).read_text()
-    assert "trained on all 480 samples, with the labels corrected by the audit" in page
+    assert "method default, 6 epochs, on labels corrected by the audit" in page
     assert f"is wrong on {error:.1f}% of the test" in page
 
 
-def test_requested_method_or_no_final_skips_it(data, tmp_path, capsys):
+def test_requested_method_or_no_final_learns_the_given_labels(data, tmp_path, capsys):
     argv = ["train", str(data), *QUICK, "--valid", "0.2"]
     for name, options in (("named", ["--method", "mentornet"]), ("refused", ["--no-final"])):
         out = tmp_path / name
         assert execute([*argv, *options, "--out", str(out)]) == 0
-        assert not (out / "final").exists() and not (out / "corrected.npy").exists()
-        assert delivered_folder(out) == out and read_run(out).delivered.spec["method"].startswith("mentornet")
+        done = read_run(out)
+        assert not (out / "corrected.npy").exists() and done.spec["corrected"] is None
+        assert done.spec["method"].startswith("mentornet") and done.spec["noise_rate"] > 0.1
+        capsys.readouterr()
         assert execute([*argv, *options, "--dry-run"]) == 0
-        assert "corrected labels" not in capsys.readouterr().out
+        assert "all samples with corrected labels" not in capsys.readouterr().out
     assert execute([*argv, "--dry-run"]) == 0
     assert "train the delivered model on all samples with corrected labels (1 training of 6" in capsys.readouterr().out
 
 
 def test_labels_of_unreliable_classes_are_kept(run, data, tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
-    shutil.copytree(run, out, ignore=shutil.ignore_patterns("final", "corrected.npy"))
+    for folder in ("plain", "selecting"):
+        shutil.copytree(run / folder, out / folder)
     monkeypatch.setattr(Findings, "unreliable_classes", ["1\x1b[2J"])
     monkeypatch.setattr(Findings, "training_labels", property(lambda findings: findings.labels))
     assert execute(["train", str(data), *QUICK, *SPLITS, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "warning: most labels of 1" in shown and "they are not changed" in shown and "\x1b" not in shown
-    assert "final training on all 480 samples (0 labels corrected)" in shown
-    assert (np.load(out / "corrected.npy") == read_samples(run)["label"]).all()
+    assert shown.count("0 of 480 labels corrected") == 2
+    assert (np.load(out / "corrected.npy") == samples_as_given(run)["label"]).all()
 
 
-def test_interrupted_final_training_is_resumed_bit_for_bit(run, data, tmp_path):
+def test_interrupted_training_is_resumed_bit_for_bit(run, data, tmp_path):
     out = tmp_path / "cut"
     argv = ["train", str(data), *QUICK, *SPLITS, "--out", str(out)]
-    kill_after_epoch(out / "final" / "record.jsonl", argv)
-    assert "interrupted after 1 of 6 epochs of the final training; resume it with: labelsieve train" in unfinished(out)
+    kill_after_epoch(out / "record.jsonl", argv)
+    assert "interrupted after 1 of 6 epochs of the training; resume it with: labelsieve train" in unfinished(out)
     assert execute(argv) == 0
     assert unfinished(out) == ""
-    for name in ("corrected.npy", "final/model.safetensors", "model.safetensors"):
+    for name in ("corrected.npy", "model.safetensors"):
         assert (out / name).read_bytes() == (run / name).read_bytes()
-
-
-def test_run_without_its_final_training_is_unfinished(run, tmp_path):
-    cut = tmp_path / "cut"
-    (cut / "final").mkdir(parents=True)
-    for name in ("spec.json", "record.jsonl", "done"):
-        shutil.copy(run / name, cut)
-    message = unfinished(cut)
-    assert "lacks its final training on corrected labels; wait if it is still running, else resume it with" in message
-    assert execute(["predict", str(cut), "new"]) == execute(["report", str(cut)]) == 2
 
 
 def test_decided_labels_are_not_corrected(run, data, tmp_path):
     with np.load(data) as arrays:
         labels = arrays["labels"]
-    suspects = np.flatnonzero(findings_of_run(run, read_samples(run), read_run(run).classes).issues)[:20]
+    suspects = np.flatnonzero(findings_of_run(run, samples_as_given(run), read_run(run).classes).issues)[:20]
     lines = [f"{i},{label},{str(i in suspects).lower()}" for i, label in enumerate(labels)]
     (tmp_path / "reviewed.csv").write_text("\n".join(["index,label,decided", *lines]) + "\n")
     out = tmp_path / "run"
@@ -131,6 +117,7 @@ def test_moved_run_is_still_finished(run, data, tmp_path, capsys):
     moved = tmp_path / "moved"
     shutil.copytree(run, moved)
     (moved / "request.json").unlink()
-    assert json.loads((moved / "final" / "spec.json").read_text())["experiment"]["corrected"].startswith(str(run))
+    assert json.loads((moved / "spec.json").read_text())["experiment"]["corrected"].startswith(str(run))
     assert execute(["train", str(data), *QUICK, *SPLITS, "--out", str(moved)]) == 0
-    assert f"already trained: {moved / 'final'}" in capsys.readouterr().out
+    assert f"already trained: {moved}" in capsys.readouterr().out
+    assert execute(["audit", str(moved), "--out", str(tmp_path / "audit")]) == 0

@@ -19,7 +19,7 @@ from labelsieve.models import make_model
 from labelsieve.models.linear import LinearHead, one_hot
 from labelsieve.report.page import write_report
 from labelsieve.runs.find import unfinished
-from labelsieve.runs.read import delivered_folder, read_run, read_samples
+from labelsieve.runs.read import read_run, read_samples
 from tests.conftest import kill_after_epoch
 
 ROOT = Path(__file__).parents[2]
@@ -77,11 +77,10 @@ def test_normalisation_is_that_of_the_backbone():
 
 
 def test_whole_network_is_delivered(run, photos, tmp_path):
-    assert delivered_folder(run) == run / "final"
-    spec = read_run(run / "final").spec
+    spec = read_run(run).spec
     assert (spec["model"], spec["normalise"], spec["size"], spec["backbone"]) == ("lite0", "lite", 32, None)
     assert (spec["method"], spec["epochs"], spec["lr"], spec["batch"]) == ("default", 2, 0.002, 32)
-    before, after = read_samples(run), read_samples(run / "final")
+    before, after = read_samples(run / "head" / "1"), read_samples(run)
     corrected = np.load(run / "corrected.npy")
     assert (after["label"] == corrected).all() and (corrected != before["label"]).any()
     predictor = labelsieve.load(run)
@@ -90,11 +89,11 @@ def test_whole_network_is_delivered(run, photos, tmp_path):
     with (tmp_path / "p.csv").open() as file:
         rows = list(csv.DictReader(file))
     wrong = np.mean([row["predicted_label"] not in row["id"] for row in rows])
-    assert 100 * wrong == pytest.approx(read_run(run / "final").end["last"])
+    assert 100 * wrong == pytest.approx(read_run(run).end["last"])
 
 
 def test_all_layers_are_trained_and_statistics_are_kept(run):
-    body = labelsieve.load(run / "model.safetensors").backbone.network.body.state_dict()
+    body = labelsieve.load(run / "head" / "1").backbone.network.body.state_dict()
     tuned = labelsieve.load(run).network.state_dict()
     assert body.keys() < tuned.keys()
     for name, tensor in body.items():
@@ -108,32 +107,33 @@ def test_audit_report_and_moved_run(run, tmp_path):
     assert execute(["audit", str(moved)]) == 0
     assert (moved / "audit" / "labels.csv").read_bytes() == (run / "audit" / "labels.csv").read_bytes()
     page = write_report([run], tmp_path / "page.html", 10).read_text()
-    assert "whole network lite0 was then trained on all 72 samples, with the labels corrected by the audit" in page
+    assert "the whole network lite0, fine-tuned for 2 epochs on labels corrected by the audit" in page
 
 
 def test_same_command_again_is_finished(run, photos, capsys):
     assert execute(["train", str(photos), *QUICK, "--out", str(run)]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("already trained") == 2 and "stage" not in shown
+    assert shown.count("already trained") == 1 and "stage" not in shown
 
 
 def test_interrupted_fine_tuning_is_resumed_bit_for_bit_elsewhere(run, photos, tmp_path):
     cut, moved = tmp_path / "cut", tmp_path / "moved"
     argv = ["train", str(photos), *QUICK, "--out"]
-    kill_after_epoch(cut / "final" / "record.jsonl", [*argv, str(cut)])
-    assert "interrupted after 1 of 2 epochs of the final training" in unfinished(cut)
+    kill_after_epoch(cut / "record.jsonl", [*argv, str(cut)])
+    assert "interrupted after 1 of 2 epochs of the training" in unfinished(cut)
     cut.rename(moved)
     assert execute([*argv, str(moved)]) == 0
-    for name in ("corrected.npy", "model.safetensors", "final/model.safetensors"):
+    for name in ("corrected.npy", "model.safetensors", "head/1/model.safetensors"):
         assert (moved / name).read_bytes() == (run / name).read_bytes()
 
 
-def test_finished_head_is_fine_tuned_later(run, photos, tmp_path):
+def test_finished_run_without_fine_tuning_is_refused(photos, tmp_path, capsys):
     out = tmp_path / "run"
     argv = ["train", str(photos), "--size", "32", "--epochs", "2", "--threads", "1", "--out", str(out)]
-    assert execute(argv) == 0 and delivered_folder(out) == out
-    assert execute([*argv, "--finetune"]) == 0
-    assert (out / "final" / "model.safetensors").read_bytes() == (run / "final" / "model.safetensors").read_bytes()
+    assert execute(argv) == 0 and not (out / "head").exists()
+    model = (out / "model.safetensors").read_bytes()
+    assert execute([*argv, "--finetune"]) == 2
+    assert "another" in capsys.readouterr().err and (out / "model.safetensors").read_bytes() == model
 
 
 def test_documented_settings_are_the_defaults():
@@ -144,7 +144,7 @@ def test_documented_settings_are_the_defaults():
 def test_dry_run_lists_the_stage(photos, tmp_path, capsys):
     assert execute(["train", str(photos), *QUICK, "--dry-run", "--out", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
-    assert "3. finetune: train the whole network lite0 on all images with corrected labels" in shown
+    assert "3. training: train the whole network lite0 on all images with corrected labels" in shown
     assert "fine-tuning takes" in shown and not (tmp_path / "run").exists()
 
 
@@ -153,8 +153,8 @@ def test_cpu_is_warned_about(photos, tmp_path, capsys):
     argv = ["train", str(photos), *QUICK, "--stream", "--augment", "flip", "--out", str(tmp_path / "run")]
     assert execute(argv) == 0
     assert "fine-tuning takes about" in capsys.readouterr().out
-    assert read_run(tmp_path / "run" / "final").spec["augment"] == "flip"
-    assert read_run(tmp_path / "run").spec["augment"] == ""
+    assert read_run(tmp_path / "run").spec["augment"] == "flip"
+    assert read_run(tmp_path / "run" / "head" / "1").spec["augment"] == ""
 
 
 def test_grayscale_photographs(tmp_path):

@@ -1,7 +1,8 @@
-"""Judges: which trainings judge the labels of a run, and the noise rate that they report."""
+"""Judges: which trainings judge the labels of a run, out of fold, and the noise rate that they report."""
 
 import json
 import shutil
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -9,34 +10,69 @@ import pytest
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import findings_from_guesses
 from labelsieve.audit.guesses import guesses_from_run
-from labelsieve.audit.held_out import dense_probs
-from labelsieve.auto import judge as judging
-from labelsieve.auto.audit import findings_of_run
+from labelsieve.auto.audit import findings_of_run, samples_as_given
 from labelsieve.auto.judge import (
-    combine_with_probes,
-    held_out_guesses,
+    Judges,
+    best_judges,
     is_clearly_better,
-    noise_of_guesses,
-    noise_of_run,
-    plain_guesses,
+    judges_of,
+    opinion_on,
     reported_rate,
-    selecting_judges,
 )
 from labelsieve.cli import execute
-from labelsieve.runs.read import HELD_OUT, finished_runs, read_run, read_samples
+from labelsieve.runs.read import HELD_OUT, PLAIN, SECOND, SELECTING, TESTED, TRAINED, finished_runs, read_samples
 from tests.auto.conftest import QUICK, SAMPLES
+from tests.conftest import save_blobs
 
 CLASSES = list("0123")
 
 
-def test_every_label_is_judged_by_a_probe_that_was_not_trained_on_it(auto_run, noisy_file):
-    held = held_out_guesses(selecting_judges(auto_run))
+def prefer(monkeypatch, kind):
+    """Let one kind of judges predict held-out labels best."""
+    likelihood = property(lambda judges: -0.5 if judges.kind == kind else -0.7)
+    monkeypatch.setattr(Judges, "log_likelihood", likelihood)
+
+
+def assert_judged_out_of_fold(run, count):
+    """Check that every prediction that can judge comes from a training that did not learn the sample."""
+    for kind in (PLAIN, SELECTING, SECOND):
+        judges = best_judges(run, kind)
+        assert (judges.guesses.labels == samples_as_given(run)["label"]).all()
+        every = [read_samples(run / kind / str(number)) for number in range(1, 6)]
+        every = [samples for samples in every if samples is not None]
+        split = np.array([samples["split"] for samples in every])
+        assert len(every) == 5 and split.shape == (5, count)
+        tested = (split == TESTED).all(0)
+        assert ((split == HELD_OUT).sum(0) == ~tested).all() and (judges.held_out == ~tested).all()
+        unlearned = split != TRAINED
+        by = np.where(tested, 0, unlearned.argmax(0))
+        for name in ("confidence", "likelihood", "likeliest"):
+            expected = np.array([every[judge][name][place] for place, judge in enumerate(by)])
+            assert (getattr(judges.guesses, name) == expected).all()
+
+
+def test_every_label_is_judged_by_networks_that_did_not_learn_it(auto_run, noisy_file):
+    assert_judged_out_of_fold(auto_run, SAMPLES)
     with np.load(noisy_file) as data:
-        labels = data["labels"]
-    parts = [read_samples(auto_run / "probe" / str(number))["split"] == HELD_OUT for number in range(1, 6)]
-    assert (np.sum(parts, axis=0) == 1).all() and len(held) == SAMPLES
-    assert (held.labels == np.concatenate([labels[part] for part in parts])).all()
+        assert (judges_of(auto_run).guesses.labels == data["labels"]).all()
+    opinion = opinion_on(auto_run, samples_as_given(auto_run), 4)
+    assert opinion.out_of_sample and opinion.training is None
+    assert (opinion.guesses.confidence == judges_of(auto_run).guesses.confidence).all()
+    assert (opinion.second.confidence == best_judges(auto_run, SECOND).guesses.confidence).all()
     assert finished_runs(auto_run) == [auto_run]
+
+
+@pytest.mark.parametrize("options", [[], ["--test", "0.1", "--valid", "0.3", "--no-final"]])
+def test_larger_data_is_judged_in_the_same_way(tmp_path, options):
+    """Before decision 37, samples were judged by trainings that had learned them from 3,000 samples on."""
+    data = save_blobs(tmp_path / "blobs.npz", 3003, wrong=0.3)
+    out = tmp_path / "run"
+    brief = ["--model", "small", "--epochs", "2", "--warmup", "1", "--lr", "0.05", "--batch", "256", "--threads", "1"]
+    assert execute(["train", str(data), *brief, *options, "--out", str(out)]) == 0
+    assert_judged_out_of_fold(out, 3003)
+    shares = [(read_samples(out / PLAIN / str(fold))["split"] == HELD_OUT).sum() for fold in range(1, 6)]
+    assert sum(shares) == (2703 if options else 3003)
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["audit", PLAIN, SECOND, SELECTING]
 
 
 @pytest.mark.parametrize(
@@ -54,79 +90,59 @@ def test_advantage_is_clear_in_absolute_and_relative_terms(log_likelihood, other
     assert is_clearly_better(log_likelihood, other) is better
 
 
-@pytest.mark.parametrize(("worse", "plain_judge"), [(0.03, True), (0.05, False)])
-def test_selecting_probes_judge_only_if_they_are_clearly_better(auto_run, monkeypatch, worse, plain_judge):
-    selecting = noise_of_guesses(held_out_guesses(selecting_judges(auto_run))).log_likelihood
-    monkeypatch.setattr(judging, "label_log_likelihood", lambda labels, probs: selecting - worse)
-    assert (plain_guesses(auto_run) is not None) is plain_judge
+@pytest.mark.parametrize("kind", [PLAIN, SELECTING])
+def test_findings_follow_the_better_judges(auto_run, monkeypatch, kind):
+    prefer(monkeypatch, kind)
+    judges = judges_of(auto_run)
+    assert judges.kind == kind
+    found = findings_of_run(auto_run, samples_as_given(auto_run), CLASSES)
+    first, second = (best_judges(auto_run, each).guesses for each in (kind, SECOND))
+    expected = findings_from_guesses(first, tuple(CLASSES), out_of_sample=True, second=second)
+    assert (found.quality == expected.quality).all() and found.noise.rate == expected.noise.rate
+    assert found.held_out_error is not None  # a weak model is noticed, whoever judges
 
 
-def test_findings_follow_the_chosen_judges(auto_run, monkeypatch):
-    folders = [auto_run / "plain" / str(number) for number in range(1, 6)]
-    samples = read_samples(auto_run)
-    chosen = findings_of_run(auto_run, samples, CLASSES)
-    monkeypatch.setattr(judging, "label_log_likelihood", lambda labels, probs: -np.inf)
-    assert plain_guesses(auto_run) is None
-    selecting = findings_of_run(auto_run, samples, CLASSES)
-    monkeypatch.setattr(judging, "label_log_likelihood", lambda labels, probs: 0.0)
-    guesses = plain_guesses(auto_run)
-    plain = findings_of_run(auto_run, samples, CLASSES)
-    assert (plain.quality == findings_from_guesses(guesses, tuple(CLASSES), out_of_sample=True).quality).all()
-    assert any((chosen.quality == each.quality).all() for each in (plain, selecting))
-    for folder in folders:
-        judge = read_samples(folder)
-        held = judge["split"] == HELD_OUT
-        assert np.allclose(dense_probs(guesses.at(held)), dense_probs(guesses_from_run(judge, 4).at(held)), atol=1e-6)
+def test_plain_judges_are_used_unless_the_others_are_clearly_better(auto_run, monkeypatch):
+    monkeypatch.setattr(Judges, "log_likelihood", property(lambda judges: -0.7 + 0.03 * (judges.kind == SELECTING)))
+    assert judges_of(auto_run).kind == PLAIN
 
 
-def test_incomplete_plain_judges_do_not_judge(auto_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(judging, "label_log_likelihood", lambda labels, probs: 0.0)
+def test_likelihood_is_that_of_the_labels(auto_run):
+    """Selecting trainings predict true classes: a noise model leads from these to the labels."""
+    assert isinstance(Judges.__dict__["log_likelihood"], cached_property)
+    for kind in (PLAIN, SELECTING):
+        judges = best_judges(auto_run, kind)
+        assert -1.5 < judges.log_likelihood < -0.3
+    assert judges.log_likelihood == judges.noise.log_likelihood and abs(judges.noise.rate.estimate - 0.3) < 0.1
+
+
+def test_second_round_learns_the_labels_that_the_first_corrected(auto_run, tmp_path):
+    first = tmp_path / "first"
+    shutil.copytree(auto_run, first, ignore=shutil.ignore_patterns(SECOND))
+    findings = findings_of_run(first, samples_as_given(first), CLASSES)
+    corrected = np.load(auto_run / SECOND / "corrected.npy")
+    assert (corrected == findings.training_labels).all() and findings.issues.any()
+    for number in range(1, 6):
+        samples = read_samples(auto_run / SECOND / str(number))
+        learned = samples["split"] == TRAINED
+        assert (samples["label"][learned] == corrected[learned]).all()
+
+
+def test_incomplete_judges_do_not_judge(auto_run, tmp_path, monkeypatch):
+    prefer(monkeypatch, SELECTING)
     shutil.copytree(auto_run, tmp_path / "cut")
-    assert plain_guesses(tmp_path / "cut") is not None
-    (tmp_path / "cut" / "plain" / "3" / "done").unlink()
-    assert plain_guesses(tmp_path / "cut") is None
+    (tmp_path / "cut" / SECOND / "3" / "done").unlink()
+    assert opinion_on(tmp_path / "cut", samples_as_given(auto_run), 4).second is None
+    (tmp_path / "cut" / SELECTING / "3" / "done").unlink()
+    assert judges_of(tmp_path / "cut").kind == PLAIN
+    (tmp_path / "cut" / PLAIN / "3" / "done").unlink()
+    assert judges_of(tmp_path / "cut") is None
 
 
-@pytest.mark.parametrize(
-    ("worse", "long_worse", "trained"), [(0.03, 0.0, (5, 0)), (0.05, 0.03, (1, 5)), (0.05, 0.038, (1, 1))]
-)
-def test_first_judge_decides_whether_others_are_needed_if_the_run_held_samples_out(
-    noisy_file, tmp_path, monkeypatch, worse, long_worse, trained
-):
-    judged = []
-
-    def log_likelihood(labels, probs):
-        judged.append(labels)
-        is_long = any((out / "longer").glob("*/done"))
-        return noise_of_guesses(held_out_guesses([out])).log_likelihood - (long_worse if is_long else worse)
-
-    out = tmp_path / "run"
-    monkeypatch.setattr(judging, "label_log_likelihood", log_likelihood)
-    brief = ["--epochs", "4", "--warmup", "1", "--valid", "0.1", "--no-final"]
-    assert execute(["train", str(noisy_file), *QUICK, *brief, "--out", str(out)]) == 0
-    assert tuple(len(list((out / folder).glob("*/done"))) for folder in ("plain", "longer")) == trained
-    assert {read_run(judge.parent).spec["epochs"] for judge in (out / "longer").glob("*/done")} <= {4}
-    assert (plain_guesses(out) is not None) is (5 in trained)
-    own = held_out_guesses([out])
-    assert sorted(judged[-1]) == sorted(own.labels)  # both are compared on the same samples
-    findings = findings_of_run(out, read_samples(out), CLASSES)
-    assert findings.held_out == len(own) == SAMPLES // 10
-    assert findings.noise.rate[:2] == reported_rate(noise_of_guesses(own).rate)[:2]
-
-
-def test_run_is_combined_with_the_probe_that_held_each_sample_out(auto_run):
-    """Log-probabilities of the run and of the probe that was not trained on the sample have equal weight."""
-    probes = selecting_judges(auto_run)
-    samples, probe = read_samples(auto_run), read_samples(probes[1])
-    combined = combine_with_probes(guesses_from_run(samples, 4), probes, samples["split"])
-    held = probe["split"] == HELD_OUT
-    own, other = (dense_probs(guesses_from_run(each, 4).at(held)) for each in (samples, probe))
-    both = np.sqrt(np.maximum(own * other, 1e-12))
-    assert np.allclose(dense_probs(combined.at(held)), both / both.sum(1, keepdims=True), atol=1e-6)
-    assert (combined.labels == samples["label"]).all()
-    split = samples["split"].copy()
-    split[0] = HELD_OUT  # a run that held samples out needs no probes
-    assert combine_with_probes(guesses_from_run(samples, 4), [], split).likelihood is samples["likelihood"]
+def test_samples_are_those_with_the_given_labels(auto_run, noisy_file):
+    with np.load(noisy_file) as data:
+        assert (samples_as_given(auto_run)["label"] == data["labels"]).all()
+        assert (read_samples(auto_run)["label"] != data["labels"]).any()  # the delivered model learned corrected ones
 
 
 @pytest.mark.parametrize(
@@ -138,16 +154,16 @@ def test_reported_rate_is_lower_where_few_labels_are_wrong(estimate, reported):
     assert reported_rate(Interval(estimate, estimate, 0.7)).low == pytest.approx(reported)  # in the range
 
 
-def test_audit_reports_the_rate_of_held_out_samples(auto_run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(judging, "label_log_likelihood", lambda labels, probs: -np.inf)  # selecting probes judge
-    assert execute(["audit", str(auto_run), "--out", str(tmp_path / "audit")]) == 0
-    summary = json.loads((tmp_path / "audit" / "summary.json").read_text())
+def test_single_run_reports_the_rate_of_the_samples_that_it_held_out(noisy_file, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert execute(["train", str(noisy_file), *QUICK, "--noise-rate", "0.3", "--valid", "0.2", "--out", str(run)]) == 0
+    assert execute(["audit", str(run)]) == 0
+    summary = json.loads((run / "audit" / "summary.json").read_text())
     rate = summary["noise_rate"]
-    assert list(rate.values()) == pytest.approx(list(reported_rate(noise_of_run(auto_run).rate)), abs=1e-5)
-    shown = capsys.readouterr().out
-    assert f"% of the {SAMPLES} labels look wrong" in shown
+    assert abs(rate["estimate"] - 0.3) < 0.1 and "from the 120 samples that the model was not" in summary["basis"]
     expected = sum(row["estimate"] * row["samples"] for row in summary["per_class"]) / SAMPLES
     assert expected == pytest.approx(rate["estimate"], abs=1e-5)  # the classes add up to it
-    off_diagonal = 1 - np.diagonal(summary["noise_matrix"])
-    assert off_diagonal == pytest.approx([row["estimate"] for row in summary["per_class"]], abs=0.02)
-    assert "by models that were not trained on the labels they judged" in summary["basis"] and summary["basis"] in shown
+    assert "unlearned" not in capsys.readouterr().err
+    samples = read_samples(run)
+    opinion = opinion_on(run, samples, 4)
+    assert not opinion.out_of_sample and (opinion.guesses.confidence == guesses_from_run(samples, 4).confidence).all()

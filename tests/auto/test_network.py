@@ -40,8 +40,8 @@ def test_each_candidate_has_its_own_settings(coloured):
     small, compact = candidates(True, model="auto")
     assert (small.training.model, small.training.lr, small.training.epochs) == ("small", 0.02, 30)
     assert (compact.training.model, compact.training.lr, compact.training.epochs) == ("compact", 0.05, 30)
-    assert {probe.model for probe in compact.probes} == {"compact"} and len(compact.probes) == 10
-    assert [each.probes for each in candidates(False, model="auto", noise_rate=0.2)] == [(), ()]
+    assert {judge.model for judge in compact.judges} == {"compact"} and len(compact.judges) == 10
+    assert [each.judges for each in candidates(False, model="auto", noise_rate=0.2)] == [(), ()]
     (named,) = candidates(True, model="compact")
     assert (named.training.model, named.training.lr) == ("compact", 0.05)
 
@@ -67,10 +67,11 @@ def test_automatic_run_records_the_reasons(coloured, tmp_path, capsys):
     shown = capsys.readouterr().out
     scores = {name: held_out_log_likelihood(out / "network" / str(n)) for n, name in ((1, "small"), (2, "compact"))}
     best = max(scores, key=scores.get)
-    network, rate, method = read_run(out).start["chosen"]["reasons"]
+    network, lr, rate, selection, judges = read_run(out).start["chosen"]["reasons"]
     assert network.startswith(f"network: {best} (") and shown.count(network) == 1
     assert all(f"{score:.2f}" in network for score in scores.values()) and read_run(out).spec["model"] == best
-    assert rate.startswith("noise rate: ") and method.startswith("method: ") and shown.count(rate) == 1
+    assert rate.startswith("noise rate: ") and shown.count(rate) == 1 and lr.startswith("learning rate: ")
+    assert selection.startswith("selection: ") and judges.startswith("judges: ") and shown.count(judges) == 1
 
 
 def test_run_interrupted_between_the_networks_is_resumed(given_rate_run, tmp_path):
@@ -87,4 +88,6 @@ def test_run_interrupted_between_the_networks_is_resumed(given_rate_run, tmp_pat
 
 def test_dry_run_names_the_networks(coloured, capsys):
     assert execute(["train", str(coloured), *QUICK, "--dry-run"]) == 0
-    assert "1. network       choose the network: small or compact (2 trainings of 2 epochs)" in capsys.readouterr().out
+    assert (
+        "1. network           choose the network: small or compact (2 trainings of 2 epochs)" in capsys.readouterr().out
+    )

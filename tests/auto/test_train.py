@@ -1,4 +1,4 @@
-"""Automatic training: noise rate and learning rate from probes, resuming, one decoding per image, refusals."""
+"""Automatic training: noise rate and learning rate from judges, resuming, one decoding per image, refusals."""
 
 import hashlib
 import io
@@ -16,12 +16,12 @@ from PIL import Image
 
 from labelsieve.auto import samples as samples_module
 from labelsieve.auto import train as train_module
-from labelsieve.auto.judge import noise_from_runs, noise_of_run, selecting_judges
+from labelsieve.auto.judge import best_judges
 from labelsieve.auto.train import make_request, predicted_class
 from labelsieve.cli import execute
 from labelsieve.data import images as images_module
 from labelsieve.runs.data import Shelf
-from labelsieve.runs.read import read_run
+from labelsieve.runs.read import PLAIN, read_run
 from labelsieve.runs.spec import OPEN_SETTINGS, experiment_for
 from tests.auto.conftest import QUICK, SAMPLES
 from tests.conftest import kill_after_epoch, save_blobs, without_resumes
@@ -46,18 +46,18 @@ def forget_sources(run):
 # From the noise rate to the report
 
 
-def test_noise_rate_and_method_are_chosen(auto_run, noisy_file, capsys):
-    run = read_run(auto_run)
-    assert abs(noise_of_run(auto_run).rate.estimate - 0.3) < 0.1 and abs(run.spec["noise_rate"] - 0.3) < 0.1
+def test_noise_rate_and_judges_are_found(auto_run, noisy_file, capsys):
+    run, selecting = read_run(auto_run), read_run(auto_run / "selecting" / "1")
     chosen = run.start["chosen"]
-    assert chosen["method"] == run.spec["method"] == "mentornet-prop"
-    assert chosen["noise_rate"] == run.spec["noise_rate"] and len(chosen["reasons"]) == 2
-    assert run.spec["valid"] == 0 and run.end["chosen_epoch"] == 12 and run.start["samples"] == SAMPLES
-    assert run.epochs[run.end["chosen_epoch"] - 1]["test_error"] < 5
+    assert abs(chosen["noise_rate"] - 0.3) < 0.1 and selecting.spec["noise_rate"] == chosen["noise_rate"]
+    assert [reason.partition(":")[0] for reason in chosen["reasons"]] == ["noise rate", "selection", "judges"]
+    assert selecting.spec["method"] == "mentornet-prop" and "mentornet-prop (most wrong" in chosen["reasons"][1]
+    assert (run.spec["method"], run.spec["valid"], run.end["chosen_epoch"]) == ("default", 0.0, 12)
+    assert run.start["samples"] == SAMPLES and run.epochs[-1]["test_error"] < 5
     before = content_of(auto_run)
     assert execute(["train", str(noisy_file), *QUICK, "--out", str(auto_run)]) == 0
     shown = capsys.readouterr().out
-    assert "\n".join(chosen["reasons"]) in shown and f"already trained: {auto_run / 'final'}" in shown
+    assert "\n".join(chosen["reasons"]) in shown and f"already trained: {auto_run}" in shown
     assert f"review the suspect labels: labelsieve review {auto_run}" in shown and "stage" not in shown
     assert content_of(auto_run) == before
 
@@ -66,33 +66,34 @@ def test_suspects_and_report_are_written(auto_run):
     assert (auto_run / "audit" / "labels.csv").stat().st_size and "<html" in (auto_run / "report.html").read_text()
 
 
-def test_probes_keep_samples_of_every_class(auto_run):
-    spec = json.loads((auto_run / "probe" / "5" / "spec.json").read_text())["experiment"]
-    assert spec["options"] == [["align", True], ["floor", 0.5]]
-    assert spec["noise_rate"] == 0.4 and spec["choose"] == "last"
-    assert torch.tensor(read_run(auto_run / "probe" / "5").epochs[-1]["kept"]).min() > 0.2
+def test_selecting_judges_keep_samples_of_every_class(auto_run):
+    spec = json.loads((auto_run / "selecting" / "5" / "spec.json").read_text())["experiment"]
+    assert spec["options"] == [["align", True], ["floor", 0.5]] and spec["choose"] == "last"
+    assert torch.tensor(read_run(auto_run / "selecting" / "5").epochs[-1]["kept"]).min() > 0.2
 
 
 def test_best_learning_rate_is_chosen(noisy_file, tmp_path, capsys):
     out = tmp_path / "chosen"
     brief = ["--model", "small", "--epochs", "4", "--warmup", "1", "--threads", "1"]
     assert execute(["train", str(noisy_file), *brief, "--out", str(out)]) == 0
-    tried = [out / "probe" / str(number) for number in range(1, 11)]
-    assert [read_run(probe).spec["lr"] for probe in tried] == [0.02] * 5 + [0.05] * 5
-    found = {lr: noise_from_runs(probes).log_likelihood for lr, probes in ((0.02, tried[:5]), (0.05, tried[5:]))}
+    tried = [read_run(out / "plain" / str(number)).spec["lr"] for number in range(1, 11)]
+    assert tried == [0.02] * 5 + [0.05] * 5
+    one, both = tmp_path / "one", best_judges(out, PLAIN)
+    shutil.copytree(out / "plain", one / "plain")
+    for number in range(1, 6) if both.lr == 0.05 else range(6, 11):
+        shutil.rmtree(one / "plain" / str(number))
+    assert best_judges(one, PLAIN).log_likelihood == both.log_likelihood  # those that were chosen are left
     run = read_run(out)
-    assert run.spec["lr"] == max(found, key=found.get) and run.spec["batch"] == 32
-    assert f"learning rate: {run.spec['lr']:g} (best log-likelihood on held-out labels)" in capsys.readouterr().out
-    judges = selecting_judges(out)
-    assert {read_run(judge).spec["lr"] for judge in judges} == {run.spec["lr"]} and len(judges) == 5
-    assert {judge.parent.name for judge in judges} == {"again" if (out / "again").exists() else "probe"}
+    assert run.spec["lr"] == both.lr and run.spec["batch"] == 32
+    assert f"learning rate: {both.lr:g} (best log-likelihood on held-out labels)" in capsys.readouterr().out
+    assert {read_run(out / "selecting" / str(number)).spec["lr"] for number in range(1, 6)} == {both.lr}
 
 
 def test_share_given_by_the_user_is_held_out(noisy_file, tmp_path):
     out = tmp_path / "run"
     assert execute(["train", str(noisy_file), *QUICK, *BRIEF, "--valid", "0.1", "--no-final", "--out", str(out)]) == 0
-    assert read_run(out).start["samples"] == 0.9 * SAMPLES and selecting_judges(out) == [out]
-    assert [folder.name for folder in (out / "probe").iterdir()] == ["1"]
+    assert read_run(out).start["samples"] == 0.9 * SAMPLES
+    assert read_run(out / "selecting" / "1").start["samples"] == 0.8 * SAMPLES
 
 
 def test_given_noise_rate_leads_to_the_same_settings(tmp_path):
@@ -103,9 +104,9 @@ def test_given_noise_rate_leads_to_the_same_settings(tmp_path):
         options = {"noise_is_unknown": unknown, "method": None, "final": True, "shelf": Shelf()}
         return make_request(experiment, OPEN_SETTINGS, **options).candidates
 
-    ((training, probes),) = candidates(experiment, unknown=False)
+    ((training, judges),) = candidates(experiment, unknown=False)
     ((found, _),) = candidates(experiment, unknown=True)
-    assert probes == () and training == found != experiment
+    assert judges == () and training == found != experiment
     own = replace(experiment, model="mlp")
     assert candidates(own, unknown=False) == ((own, ()),)
 
@@ -116,10 +117,10 @@ def test_given_noise_rate_leads_to_the_same_settings(tmp_path):
 def test_killed_automatic_run_is_resumed_bit_for_bit(auto_run, noisy_file, tmp_path):
     out = tmp_path / "cut"
     argv = ["train", str(noisy_file), *QUICK, "--out", str(out)]
-    for folder in (out / "probe" / "2", out):
+    for folder in (out / "plain" / "2", out / "selecting" / "3", out / "second" / "1", out):
         kill_after_epoch(folder / "record.jsonl", argv, steps=3)
     assert execute(argv) == 0
-    for name in (".", "probe/2", "plain/5", "final"):
+    for name in (".", "plain/2", "selecting/3", "second/1", "second/5"):
         assert without_resumes(out / name) == without_resumes(auto_run / name)
         for file in ("model.safetensors", "samples.safetensors"):
             assert (out / name / file).read_bytes() == (auto_run / name / file).read_bytes()
@@ -132,7 +133,7 @@ def test_run_of_an_older_version_is_still_finished(auto_run, noisy_file, tmp_pat
     before = content_of(old)
     assert execute(["train", str(noisy_file), *QUICK, "--out", str(old)]) == 0
     shown = capsys.readouterr().out
-    assert f"already trained: {old / 'final'}" in shown and not re.search("stage|epoch 1/", shown)
+    assert f"already trained: {old}" in shown and not re.search("stage|epoch 1/", shown)
     after = content_of(old)
     assert after.pop(old / "request.json")  # the next time, it is recognised at once
     for page in (old / "report.html", old / "audit" / "summary.json"):
@@ -140,13 +141,13 @@ def test_run_of_an_older_version_is_still_finished(auto_run, noisy_file, tmp_pat
     assert after == before
 
 
-def test_interrupted_run_of_an_older_version_is_resumed_bit_for_bit(auto_run, noisy_file, tmp_path):
-    old = tmp_path / "old"
-    shutil.copytree(auto_run, old, ignore=shutil.ignore_patterns("final", "audit", "report.html", "longer", "plain"))
-    forget_sources(old)
-    assert execute(["train", str(noisy_file), *QUICK, "--out", str(old)]) == 0
-    for name in ("corrected.npy", "plain/3/model.safetensors", "final/model.safetensors", "final/samples.safetensors"):
-        assert (old / name).read_bytes() == (auto_run / name).read_bytes()
+def test_run_without_its_delivered_training_is_resumed_bit_for_bit(auto_run, noisy_file, tmp_path):
+    cut = tmp_path / "cut"
+    for folder in ("plain", "selecting"):
+        shutil.copytree(auto_run / folder, cut / folder)
+    assert execute(["train", str(noisy_file), *QUICK, "--out", str(cut)]) == 0
+    for name in ("corrected.npy", "model.safetensors", "samples.safetensors"):
+        assert (cut / name).read_bytes() == (auto_run / name).read_bytes()
 
 
 # Decoding
@@ -198,18 +199,20 @@ def test_automatic_training_decodes_every_image_once(photos, photo_run):
     assert set(training.values()) == {1}
     assert set(thumbnails.values()) <= {1} and thumbnails.keys() <= images  # samples shown in the gallery, larger
     trainings = [path.parent for path in out.rglob("done")]
-    assert len(trainings) >= 19 and {path.parent.name for path in trainings} > {"network", "probe", "plain"}
+    assert len(trainings) == 2 + 10 + 5 + 5 + 1
+    assert {path.parent.name for path in trainings} > {"network", "plain", "selecting"}
 
 
 def test_progress_names_stage_and_training(photo_run):
     *_, lines = photo_run
-    stages = [line for line in lines if re.match(r"stage \d of 6: ", line)]
-    assert stages[0] == "stage 1 of 6: choose the network: small or compact (2 trainings of 1 epoch)"
-    assert stages[1].startswith("stage 2 of 6: estimate the noise rate and choose the learning rate (10 trainings of ")
-    assert stages[-1].startswith("stage ") and "with corrected labels (1 training of 2 epochs)" in stages[-1]
-    assert any(line.startswith("stage 1 of 6, network 2/2, epoch 1/1: loss ") for line in lines)
-    assert any(line.startswith("stage 2 of 6, probe 1/10, epoch 1/2: loss ") for line in lines)
-    assert any(re.match(r"stage \d of \d, final, epoch 2/2: ", line) for line in lines)
+    stages = [line for line in lines if re.match(r"stage \d of 5: ", line)]
+    assert stages[0] == "stage 1 of 5: choose the network: small or compact (2 trainings of 1 epoch)"
+    assert stages[1].startswith("stage 2 of 5: estimate the noise rate and choose the learning rate with networks ")
+    assert stages[1].endswith(" (10 trainings of 1 epoch)") and stages[2].endswith(" (5 trainings of 2 epochs)")
+    assert stages[4].endswith("with corrected labels (1 training of 2 epochs)") and len(stages) == 5
+    assert any(line.startswith("stage 1 of 5, network 2/2, epoch 1/1: loss ") for line in lines)
+    assert any(line.startswith("stage 2 of 5, plain judges 1/10, epoch 1/1: loss ") for line in lines)
+    assert any(line.startswith("stage 5 of 5, training, epoch 2/2: ") for line in lines)
 
 
 @pytest.mark.parametrize("rate", ["auto", "0.1"])
@@ -255,7 +258,7 @@ def test_file_in_place_of_the_run_folder_is_refused(rate, noisy_file, tmp_path, 
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
-def test_run_with_a_given_rate_is_refused_before_any_probe(noisy_file, tmp_path, capsys):
+def test_run_with_a_given_rate_is_refused_before_any_judge(noisy_file, tmp_path, capsys):
     argv = ["train", str(noisy_file), *QUICK, *BRIEF, "--out", str(tmp_path / "given")]
     assert execute([*argv, "--noise-rate", "0.3"]) == 0
     before = content_of(tmp_path)
@@ -264,11 +267,12 @@ def test_run_with_a_given_rate_is_refused_before_any_probe(noisy_file, tmp_path,
     assert content_of(tmp_path) == before
 
 
-def test_too_few_held_out_samples_are_refused(tmp_path, capsys):
+def test_too_few_samples_are_refused(tmp_path, capsys):
     data = save_blobs(tmp_path / "few.npz", 45)
     assert execute(["train", str(data), *QUICK, *BRIEF, "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
-    assert "held out 45 samples, too few to estimate the noise rate; set --noise-rate, or a larger --valid" in error
+    assert "45 samples are too few to estimate the noise rate; set --noise-rate" in error
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +288,7 @@ def test_too_few_held_out_samples_are_refused(tmp_path, capsys):
     ],
 )
 @pytest.mark.parametrize("rate", [[], ["--noise-rate", "auto"]])
-def test_unusable_method_is_refused_before_any_probe(options, message, rate, noisy_file, capsys, monkeypatch):
+def test_unusable_method_is_refused_before_any_judge(options, message, rate, noisy_file, capsys, monkeypatch):
     monkeypatch.setattr(train_module, "train", lambda *_: pytest.fail("a stage was started"))
     assert execute(["train", str(noisy_file), *options, *rate]) == 2
     error = capsys.readouterr().err

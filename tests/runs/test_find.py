@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+import labelsieve
 from labelsieve.cli import execute, parse
 from labelsieve.errors import InputError
 from labelsieve.report.page import write_report
@@ -37,7 +38,11 @@ def test_running_and_interrupted_runs_are_described_until_they_are_resumed(tmp_p
     data, run = save_blobs(tmp_path / "my blobs.npz", 400), tmp_path / "run"  # its name needs quotes
     argv = ["train", str(data), *QUICK, "--out", str(run)]
     command = shlex.join(["labelsieve", *argv])
-    places = ((run / "probe" / "1", "4 epochs of probe training 1"), (run, "6 epochs of the training"))
+    places = (
+        (run / "plain" / "1", "2 epochs of plain training 1"),
+        (run / "selecting" / "1", "6 epochs of selecting training 1"),
+        (run, "6 epochs of the training"),
+    )
     for folder, place in places:
         with held_after_epoch(folder / "record.jsonl", argv):
             line = message_of_all_readers(run, capsys)
@@ -49,11 +54,28 @@ def test_running_and_interrupted_runs_are_described_until_they_are_resumed(tmp_p
     assert execute(["report", str(run)]) == 0
 
 
-def test_run_with_finished_probes_only(tmp_path):
-    make_run(tmp_path / "run" / "probe" / "1")
-    assert "only its probes are finished; wait if it is still running, else run the command that" in unfinished(
+def test_run_with_finished_judges_only(tmp_path):
+    make_run(tmp_path / "run" / "plain" / "1")
+    assert "only earlier stages are; wait if it is still running, else run the command that" in unfinished(
         tmp_path / "run"
     )
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_automatic_run_of_an_older_version_is_refused_by_every_command(tmp_path, capsys, trained):
+    run = tmp_path / "run"
+    if trained:
+        make_run(make_run(run) / "final", method="default")
+    make_run(run / "probe" / "1", done=trained)
+    line = message_of_all_readers(run, capsys)
+    assert "is an automatic run of an older version" in line and "train again with another --out\n" in line
+    data = save_blobs(tmp_path / "blobs.npz", 100)
+    before = sorted(tmp_path.rglob("*"))
+    assert execute(["train", str(data), *QUICK, "--out", str(run)]) == 2
+    assert capsys.readouterr().err == line
+    with pytest.raises(InputError, match="older version"):
+        labelsieve.load(run)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_incomplete_lines_do_not_count_as_epochs(tmp_path):
@@ -77,7 +99,7 @@ def test_finished_runs_and_other_folders_are_not_unfinished(tmp_path):
 
 def test_newest_training_is_that_of_the_latest_stage(tmp_path):
     assert newest_training(tmp_path) is None
-    for folder in ("network/2", "probe/2", "probe/10", "again/1", ".", "final"):
+    for folder in ("network/2", "plain/2", "plain/10", "selecting/1", "second/1", "."):
         place = tmp_path / folder
         place.mkdir(parents=True, exist_ok=True)
         (place / "spec.json").touch()
@@ -86,9 +108,9 @@ def test_newest_training_is_that_of_the_latest_stage(tmp_path):
 
 def test_report_of_several_runs_includes_unfinished_ones_with_epochs(tmp_path):
     done, cut = make_run(tmp_path / "done"), make_run(tmp_path / "cut", done=False)
-    make_run(tmp_path / "probing" / "probe" / "1", done=False)
+    make_run(tmp_path / "judging" / "plain" / "1", done=False)
     assert "unfinished, 6 epochs done" in write_report([done, cut], tmp_path / "r.html", 5).read_text()
-    for paths in ([cut], [cut, cut], [done, tmp_path / "probing"]):
+    for paths in ([cut], [cut, cut], [done, tmp_path / "judging"]):
         with pytest.raises(InputError, match="was interrupted after"):
             write_report(paths, tmp_path / "no.html", 5)
     assert not (tmp_path / "no.html").exists()

@@ -71,7 +71,7 @@ def test_run_is_finished_only_from_the_same_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "files", [["thesis.tex"], ["lock", "thesis.tex"], ["final/model.safetensors"], ["probe/notes.txt"]]
+    "files", [["thesis.tex"], ["lock", "thesis.tex"], ["final/model.safetensors"], ["plain/notes.txt"]]
 )
 def test_folder_with_other_files_is_refused_and_left_alone(tmp_path, files):
     for name in files:
@@ -84,7 +84,7 @@ def test_folder_with_other_files_is_refused_and_left_alone(tmp_path, files):
 
 
 def test_folder_with_stages_of_an_interrupted_run_is_accepted(tmp_path):
-    for name in ("probe/1/lock", "network/1/lock", "lock", "final/lock", "request.json"):
+    for name in ("plain/1/lock", "network/1/lock", "lock", "corrected.npy", "request.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     with RunFolder(tmp_path):

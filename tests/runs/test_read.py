@@ -1,4 +1,4 @@
-"""Reading run folders: runs with and without a final training, neglected classes, folders that are no runs."""
+"""Reading run folders: runs of older versions, neglected classes, folders that are no runs."""
 
 from dataclasses import replace
 
@@ -9,7 +9,6 @@ from labelsieve.report.words import training_warnings
 from labelsieve.runs.read import (
     audit_folder,
     by_method,
-    delivered_folder,
     finished_runs,
     is_separate_audit,
     neglected_classes,
@@ -32,16 +31,9 @@ def test_neglected_classes_are_named(tmp_path, kept, neglected):
     assert len(warnings) == len(neglected) and all(neglected[0] in warning for warning in warnings)
 
 
-def test_final_training_is_delivered(tmp_path):
-    run = make_run(tmp_path / "run")
-    assert delivered_folder(run) == run and read_run(run).delivered.spec["method"] == "mentornet-prop"
-    make_run(run / "final", method="default")
-    assert delivered_folder(run) == run / "final" and read_run(run).delivered.spec["method"] == "default"
-
-
 def test_stages_of_automatic_runs_are_not_listed(tmp_path):
     runs = [make_run(tmp_path / name) for name in ("a", "b")]
-    for stage in ("network/1", "probe/1", "again/1", "plain/1", "longer/1", "final"):
+    for stage in ("network/1", "plain/1", "selecting/1", "second/1", "probe/1", "again/1", "longer/1", "final"):
         make_run(runs[0] / stage)
     make_run(tmp_path / "unfinished", done=False)
     assert finished_runs(tmp_path) == runs

@@ -27,9 +27,9 @@ from labelsieve.audit.posterior import (
 EASIER_SHARE = 0.5  # of the samples, in which the classifier hardly errs itself
 BINS = 20  # of the difficulty of the easier samples
 SLOPE_VARIANCE = 0.5  # of the slope before anything is seen: few samples do not show that it is steep
-STEEP, STEEP_WIDTH = 1.0, 0.1  # slope of the log-odds of an error in the difficulty, from which errors depend on it
+STEEP, STEEP_WIDTH = 0.85, 0.1  # slope of the log-odds of an error in the difficulty, from which errors depend on it
 EASY_ERRORS = 0.02  # share of errors among the easiest samples with which half of the effect is credited
-WEAK, WEAK_WIDTH = 0.26, 0.05  # share of its own errors from which a classifier is too weak to tell
+WEAK, WEAK_WIDTH = 0.24, 0.04  # share of its own errors from which a classifier is too weak to tell
 BEYOND_COUNT = 0.4  # share of the disagreements beyond the confident count that are errors of people
 UPPER_SHARE = 2 / 3  # share of the disagreements beyond the estimate that the range includes
 LOWER_SHARE = 1 / 2  # of these, which the range includes below the estimate at least

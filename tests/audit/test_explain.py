@@ -57,7 +57,7 @@ def test_slope_is_recovered_from_many_samples(slope):
 
 
 def test_weight_by_hand():
-    assert weight_of_samples(1.0, 0.02, 0.04) == pytest.approx(0.5 * 0.5)
+    assert weight_of_samples(0.85, 0.02, 0.04) == pytest.approx(0.5 * 0.5)
     assert weight_of_samples(3.0, 0.3, 0.4) == pytest.approx(0.3 / 0.32, rel=1e-6)
     assert weight_of_samples(3.0, 0.0, 0.1) == 0  # nothing is wrong among easy samples
     assert weight_of_samples(-1.0, 0.3, 0.4) < 1e-6  # errors do not become more frequent

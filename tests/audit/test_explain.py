@@ -35,7 +35,7 @@ def predictions(errors, samples=20_000, seed=0):
 
 
 def people(difficulty):
-    return 1 / (1 + np.exp(2.5 - 2.5 * difficulty))
+    return 1 / (1 + np.exp(2 - 2 * difficulty))
 
 
 def test_difficulty_by_hand():

@@ -123,7 +123,7 @@ def measure(cell: Cell, code: Path, run: Path, work: Path) -> Row | None:
     rate = f"{wrong.mean():.4f}" if cell.code == TRUE_RATE else "auto"
     argv = [source, *options, "--noise-rate", rate, "--seed", str(cell.seed), "--threads", "1", "--out", str(run)]
     began = time.perf_counter()
-    if (cpu := cpu_seconds_of(["train", *argv], code, run.with_suffix(".log"))) is None:
+    if (cpu := cpu_seconds_of(["train", *argv], code, run.with_name(f"{run.name}.log"))) is None:
         return None
     row = {**cell._asdict(), "samples": len(wrong), "wrong": float(wrong.mean()), "error": error_of(run)}
     row |= {"cpu_seconds": round(cpu, 1), "seconds": round(time.perf_counter() - began, 1)}

@@ -30,8 +30,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from benchmarks.photos import average_precision, f1, to_nearest
-from labelsieve.audit.explain import explain
-from labelsieve.audit.guesses import Guesses, guesses_from_probs
+from labelsieve.audit.guesses import guesses_from_probs
 from labelsieve.audit.quality import THRESHOLD, judge_labels
 from labelsieve.data import ReadOptions
 from labelsieve.data.load import find
@@ -305,7 +304,7 @@ def evaluate(cell: Cell) -> dict[str, Any]:
         "labelsieve": {
             "estimate": list(rate),
             "sample_dependent": found.noise.sample_dependent,
-            "class_dependent": class_dependent(first),
+            "class_dependent": found.noise.class_dependent,  # estimate for errors that depend on the class alone
             "average_precision": average_precision(wrong, found.quality) if wrong.any() else None,
             "f1": f1(wrong, issues),
             "flagged": float(issues.mean()),
@@ -332,12 +331,6 @@ def first_round(features: torch.Tensor, labels: Array, judgment: Judgment) -> Ar
     given = torch.from_numpy(labels)
     targets = one_hot(given, judgment.first.num_classes)
     return out_of_fold(standardise(features)[0], targets, stratified_folds(given, FOLDS, 0), judgment.strength)[0]
-
-
-def class_dependent(guesses: Guesses) -> float:
-    """Return the estimate that assumes errors which depend on the class alone."""
-    noise = explain(guesses).noise
-    return noise.rate.estimate * (1 - noise.sample_dependent)
 
 
 def calibration(quality: Array, right: Array) -> dict[str, Any]:

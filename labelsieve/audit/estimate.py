@@ -32,6 +32,11 @@ class Noise:
     matrix: Array  # (K, K)  row: given label, column: true class; rows sum to 1
     sample_dependent: float = 0.0  # share of the wrong labels that seem to depend on the sample, not only on the class
 
+    @property
+    def class_dependent(self) -> float:
+        """The share of labels that are wrong because of their class alone."""
+        return self.rate.estimate * (1 - self.sample_dependent)
+
 
 def estimate_in_sample_noise(guesses: Guesses) -> Noise:
     """Estimate the noise from the guesses of a robustly trained network about its own training samples.
@@ -63,6 +68,8 @@ def estimate_class_dependent_noise(guesses: Guesses, true_guesses: Guesses, labe
 def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
     """Return the noise with another overall rate and with class shares that add up to it.
 
+    Wrong labels beyond those that depend on the class depend on the sample.
+
     The odds of a wrong label change by the same factor in all classes. This keeps the order of the classes and shares
     between 0 and 1. Ranges only become wider: they include the estimates from before. `sizes` (K) is the number of
     samples of each label.
@@ -79,7 +86,9 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
     ]
     scale = np.divide([share.estimate for share in per_class], wrong, out=np.ones(len(wrong)), where=wrong > 0)
     others = noise.matrix * (1 - np.eye(len(wrong))) * scale[:, None]
-    return replace(noise, rate=rate, per_class=per_class, matrix=others + np.diag(1 - others.sum(1)))
+    beyond = max(0.0, 1 - noise.class_dependent / rate.estimate) if rate.estimate > 0 else 0.0
+    matrix = others + np.diag(1 - others.sum(1))
+    return replace(noise, rate=rate, per_class=per_class, matrix=matrix, sample_dependent=float(beyond))
 
 
 def _noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) -> Noise:

@@ -9,7 +9,6 @@ become more frequent with the difficulty. `explain` weighs both by this (decisio
 Difficulty of a sample: its rank among the samples predicted as the same class, from 0 (most confident) to 1.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,9 +60,8 @@ def explain(guesses: Guesses) -> Explanation:
     if weight > NEGLIGIBLE:
         label_given = levelled(label_given, weight / 2)
         true_guesses = unmix_with(guesses, label_given, best_temperature(guesses, label_given))
-    share = max(0.0, 1 - noise.rate.estimate / rate.estimate) if rate.estimate > 0 else 0.0
     noise = reconcile(noise, rate, np.bincount(guesses.labels, minlength=guesses.num_classes))
-    return Explanation(true_guesses, label_given, replace(noise, sample_dependent=share), weight)
+    return Explanation(true_guesses, label_given, noise, weight)
 
 
 def weight_of_samples(slope: float, easy: float, disagreements: float) -> float:

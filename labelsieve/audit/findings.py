@@ -189,8 +189,9 @@ def findings_from_guesses(
     labels, decided = guesses.labels, guesses.decided
     error = held_out_error(guesses) if out_of_sample or second is not None else None
     if out_of_sample or second is not None:
-        true_guesses, label_given, quality, noise = judge_labels(guesses, second)
+        true_guesses, label_given, quality, noise = judge_labels(guesses, second, rate)
         guesses = guesses if second is None else true_guesses
+        rate = None  # known to the judgment
     else:
         true_guesses, label_given = guesses, estimate_label_given_true(guesses)
         quality, noise = label_probability(true_guesses, label_given), estimate_in_sample_noise(guesses)

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.estimate import Noise
+from labelsieve.audit.estimate import Interval, Noise, reconcile
 from labelsieve.audit.explain import explain
 from labelsieve.audit.guesses import Array, Guesses, checked_chunks, checked_labels, guesses_from_probs
 from labelsieve.audit.posterior import calibrate, label_probability, with_mean_error
@@ -86,7 +86,7 @@ class Judged(NamedTuple):
     noise: Noise
 
 
-def judge_labels(first: Guesses, second: Guesses | None = None) -> Judged:
+def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval | None = None) -> Judged:
     """Judge labels by out-of-sample guesses.
 
     The noise is always estimated from the first guesses: a classifier that learned corrections confirms them.
@@ -94,8 +94,12 @@ def judge_labels(first: Guesses, second: Guesses | None = None) -> Judged:
     Args:
         first: Guesses about labels.
         second: Guesses about true classes, by a classifier that learned `true_class_probs` of the first ones.
+        rate: Noise rate, if it is known better; the range includes that of the first guesses.
     """
     guesses, label_given, noise, weight = explain(first)
+    if rate is not None:
+        rate = Interval(rate.estimate, min(rate.low, noise.rate.low), max(rate.high, noise.rate.high))
+        noise = reconcile(noise, rate, np.bincount(first.labels, minlength=first.num_classes))
     if second is not None:
         guesses = calibrate(second, label_given)
     quality = with_mean_error(label_probability(guesses, label_given), noise.rate.estimate)

@@ -13,7 +13,13 @@ from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import Findings, findings_from_guesses
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.audit.others import OtherIssues
-from labelsieve.auto.judge import held_out_guesses, noise_of_guesses, opinion_on, reported_rate
+from labelsieve.auto.judge import (
+    held_out_guesses,
+    noise_of_guesses,
+    opinion_on,
+    rate_of_selecting,
+    reported_rate,
+)
 from labelsieve.auto.samples import sample_renderer, sample_texts
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.labels import LabelOverlay
@@ -126,7 +132,7 @@ def findings_of_run(
     }
     known |= {"second": second, "others": others}
     if out_of_sample:
-        return findings_from_guesses(guesses, tuple(classes), ids, **known)
+        return findings_from_guesses(guesses, tuple(classes), ids, rate=rate_of_selecting(path), **known)
     return _judge(path, read_run(path, with_tables=False), guesses, classes, ids, **known)
 
 

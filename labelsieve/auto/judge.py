@@ -155,6 +155,16 @@ def noise_of_guesses(held: Guesses | None) -> HeldOutNoise | None:
     return in_larger_set(estimate_held_out_noise(judged.labels, dense_probs(judged)), len(judged) / len(held))
 
 
+def rate_of_selecting(run: Path) -> Interval | None:
+    """Return the noise rate that the selecting judges of a run show; None without such judges.
+
+    They predict true classes, not labels. Where classes overlap, this tells wrong labels from hard samples better than
+    plain judges can (decision 38).
+    """
+    judges = best_judges(run, SELECTING)
+    return None if judges is None else reported_rate(judges.noise.rate)
+
+
 def reported_rate(rate: Interval) -> Interval:
     """Return the noise rate to report: slightly lower than the estimate where few labels are wrong (decision 25)."""
     lower = max(0.0, rate.estimate - HARD_SAMPLES * max(0.0, 1 - rate.estimate / HIGH_RATE))

@@ -308,18 +308,17 @@ def _estimate_noise(stage: Stage, path: Path, found: Found) -> tuple[Found, list
     """Estimate the noise rate from the plain judges with the best learning rate, and choose the selecting method."""
     judges = best_judges(path, PLAIN)
     assert judges is not None
-    rate = explain(judges.guesses).noise.rate
+    rate = explain(judges.guesses).noise.class_dependent  # too high a rate costs more accuracy than too low a one
     why = [
-        f"noise rate: {percent(rate.estimate)} of the labels look wrong ({percent(rate.low)} to {percent(rate.high)}), "
-        "judged by networks that did not learn them"
+        f"noise rate for the selection: {percent(rate)} (a first estimate by networks that did not learn the labels)"
     ]
     if len({experiment.lr for experiment in stage.experiments}) > 1:
         why.insert(0, f"learning rate: {judges.lr:g} (best log-likelihood on held-out labels)")
     method, source = "mentornet-prop", "certain classes; penalty labels exclude them"
-    if judges.noise.uniform > rate.estimate / 2:
+    if judges.noise.uniform > rate / 2:
         method, source = "mentornet", "all classes equally; penalty labels would not help"
     why.append(f"selection: {method} (most wrong labels come from {source})")
-    return replace(found, lr=judges.lr, rate=round(rate.estimate, 3), method=method), why
+    return replace(found, lr=judges.lr, rate=round(rate, 3), method=method), why
 
 
 def _who_judges(path: Path) -> str:

@@ -372,7 +372,7 @@ def hoc(features: Array, labels: Array, classes: int) -> float:
         solver.zero_grad()
         loss.backward()
         solver.step()
-    return float(1 - (prior.softmax(0) * flips.softmax(1).diagonal()).sum())
+    return float(1 - (prior.softmax(0) * flips.softmax(1).diagonal()).sum().detach())
 
 
 def rounded(value: Any) -> Any:

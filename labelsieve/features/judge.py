@@ -40,11 +40,11 @@ class Judgment:
     second: Guesses  # about true classes
     strength: float  # regularisation of the first round
     log_likelihood: float  # mean of the held-out labels, at the best temperature
+    label_given: Array  # (K, K) P(label | true class) that explains the first round
 
     def targets(self) -> Array:
         """Return the probabilities of the true classes (n, K), for the head that is delivered."""
-        label_given = explain(self.first).label_given
-        return true_class_probs(calibrate(self.second, label_given), label_given)
+        return true_class_probs(calibrate(self.second, self.label_given), self.label_given)
 
 
 def judge_features(
@@ -67,7 +67,8 @@ def judge_features(
     explained = explain(first)
     targets = torch.from_numpy(true_class_probs(explained.guesses, explained.label_given)).to(x.device)
     probs, _ = out_of_fold(x, targets, folds, SECOND_STRENGTH * strength)
-    return Judgment(first, _guesses(labels, probs, decided), strength, log_likelihood)
+    second = _guesses(labels, probs, decided)
+    return Judgment(first, second, strength, log_likelihood, explained.label_given)
 
 
 def choose_strength(features: Tensor, labels: Tensor, num_classes: int, seed: int = 0) -> tuple[Tensor, float]:

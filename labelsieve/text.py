@@ -30,6 +30,13 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%" if 0 < share < 0.0995 else f"{100 * share:.0f}%"
 
 
+def format_quality(quality: float) -> str:
+    """Format a label quality as a whole percentage; it is never certain."""
+    if quality < 0.01:
+        return "under 1%"
+    return "over 99%" if quality > 0.99 else f"{100 * quality:.0f}%"
+
+
 def rounded(value: Any) -> Any:
     """Round a float to six significant digits (13.09 for 13.09000015258789); return anything else unchanged."""
     if not isinstance(value, float) or not math.isfinite(value) or abs(value) >= 1e15:

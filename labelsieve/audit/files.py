@@ -21,7 +21,7 @@ from labelsieve.audit.findings import Findings, span
 from labelsieve.audit.guesses import Array
 from labelsieve.audit.others import NONE, OtherIssues
 from labelsieve.files import disk_error, refuse_others, write_atomically
-from labelsieve.text import escape_cell, percent, printable
+from labelsieve.text import escape_cell, format_quality, percent, printable
 
 Views = Mapping[int, Mapping[str, Any]]  # by position: the contents of a sample, under one of VIEW_KINDS
 Render = Callable[[Sequence[int], Path], Views]  # renders samples; thumbnails go into the folder
@@ -211,17 +211,17 @@ def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequen
     for row, share in shares[:PRINTED_CLASSES]:
         name, wrong = printable(row["class"])[:width], percent(share.estimate)
         lines.append(f"{name:{width}}  {row['samples']:7,}  {wrong:>9}  {span(share):19}  {row['issues']:6,}")
-    lines += ["", "range: from the lowest to the highest of several estimates; the true share may lie outside"]
+    lines += ["", "range: meant to hold the true share in nine of ten cases"]
     lines += [printable(findings.basis)] if findings.basis else []
     if facts["decided"]:
         lines += [f"{facts['decided']:,} labels were decided on by a person and count as correct"]
     lines += _pairs_with_different_labels(findings)
-    lines += ["", "most suspicious samples:"]
+    lines += ["", "most suspicious samples, with the probability that the label is correct:"]
     for row in _sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()):
-        lines.append(printable(f"{row['label_quality']:.3f}  {row['id']}  {row['why']}"))
+        lines.append(printable(f"{format_quality(row['label_quality']):8}  {row['id']}  {row['why']}"))
         if texts is not None:
             text = printable(" ".join(texts[row["index"]].split()))
-            lines.append(f"       {text if len(text) <= PRINTED_TEXT else text[: PRINTED_TEXT - 1] + '…'}")
+            lines.append(f"          {text if len(text) <= PRINTED_TEXT else text[: PRINTED_TEXT - 1] + '…'}")
     return "\n".join(lines)
 
 

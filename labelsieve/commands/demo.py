@@ -87,7 +87,7 @@ def _find_wrong_labels(out: Path) -> None:
     train.add_arguments(parser)
     command = shlex.join(["labelsieve", "train", *words])
     print(f"$ {command}", flush=True)
-    train.run(parser.parse_args(words, Namespace(command_line=command)))
+    train.run(parser.parse_args(words, Namespace(command_line=command, embedded=True)))
     print("\n" + "\n".join(score_run(out)))
     print(
         f"Open {out / 'report.html'} in a browser. Decide about each suspect: labelsieve review {shlex.quote(str(out))}"

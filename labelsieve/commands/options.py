@@ -251,7 +251,8 @@ def experiment_settings(options: Namespace) -> dict[str, Any]:
     """Return the options that are fields of an experiment, with device, precision and network filled in."""
     from labelsieve.runtime import best_device, best_precision
 
-    refuse_ambiguous(options.data)
+    if not getattr(options, "embedded", False):  # the demo means the embedded data
+        refuse_ambiguous(options.data)
     known = {field.name for field in fields(Experiment)}
     settings = {name: value for name, value in vars(options).items() if name in known}
     device = best_device() if options.device == "auto" else options.device

@@ -48,4 +48,5 @@ def run(options: Namespace) -> None:
     if out:
         wrong = sum(row[1] != label for row, label in zip(rows, given or (), strict=given is not None))
         differ = f", {100 * wrong / len(rows):.2f}% of them differently from their label" if given is not None else ""
-        print(f"{len(rows):,} samples classified{differ}: {out}")
+        count = "1 sample" if len(rows) == 1 else f"{len(rows):,} samples"
+        print(f"{count} classified{differ}: {out}")

@@ -129,13 +129,6 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
         raise InputError(f"cannot read {path}: {reason}; run labelsieve audit again") from error
 
 
-def format_quality(quality: float) -> str:
-    """Format a label quality as a whole percentage; it is never certain."""
-    if quality < 0.01:
-        return "under 1%"
-    return "over 99%" if quality > 0.99 else f"{100 * quality:.0f}%"
-
-
 def _interval(row: dict[str, Any]) -> Interval:
     return Interval(float(row["estimate"]), float(row["low"]), float(row["high"]))
 

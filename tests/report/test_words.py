@@ -8,9 +8,9 @@ import pytest
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.report import words
-from labelsieve.report.audit import format_quality, read_audit
+from labelsieve.report.audit import read_audit
 from labelsieve.runs.read import read_progress
-from labelsieve.text import percent
+from labelsieve.text import format_quality, percent
 from tests.made_runs import make_run
 
 

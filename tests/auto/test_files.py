@@ -120,8 +120,8 @@ def test_texts_and_next_steps_are_printed(folder, capsys):
     assert execute(AUDIT) == 0
     out = capsys.readouterr().out
     assert "labelsieve report found\n" in out and "labelsieve review found\n" in out
-    shown = [line for line in out.splitlines() if line.startswith("       =text ")]
-    assert len(shown) == 10 and all(line.endswith("…") and len(line) <= 107 for line in shown)
+    shown = [line for line in out.splitlines() if line.startswith("          =text ")]
+    assert len(shown) == 10 and all(line.endswith("…") and len(line) <= 110 for line in shown)
     with (folder / "found" / "labels.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert all(row["text"].startswith(f"'=text {row['index']}, ") for row in rows)  # not a formula

@@ -97,8 +97,12 @@ def test_findings_follow_the_better_judges(auto_run, monkeypatch, kind):
     assert judges.kind == kind
     found = findings_of_run(auto_run, samples_as_given(auto_run), CLASSES)
     first, second = (best_judges(auto_run, each).guesses for each in (kind, SECOND))
-    expected = findings_from_guesses(first, tuple(CLASSES), out_of_sample=True, second=second)
+    rate = reported_rate(best_judges(auto_run, SELECTING).noise.rate)
+    expected = findings_from_guesses(first, tuple(CLASSES), out_of_sample=True, second=second, rate=rate)
     assert (found.quality == expected.quality).all() and found.noise.rate == expected.noise.rate
+    assert found.noise.rate.estimate == rate.estimate == pytest.approx(1 - found.quality.mean())
+    alone = findings_from_guesses(first, tuple(CLASSES), out_of_sample=True).noise.rate
+    assert found.noise.rate.low <= alone.low and found.noise.rate.high >= alone.high  # the range includes theirs
     assert found.held_out_error is not None  # a weak model is noticed, whoever judges
 
 

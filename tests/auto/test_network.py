@@ -70,7 +70,11 @@ def test_automatic_run_records_the_reasons(coloured, tmp_path, capsys):
     network, lr, rate, selection, judges = read_run(out).start["chosen"]["reasons"]
     assert network.startswith(f"network: {best} (") and shown.count(network) == 1
     assert all(f"{score:.2f}" in network for score in scores.values()) and read_run(out).spec["model"] == best
-    assert rate.startswith("noise rate: ") and shown.count(rate) == 1 and lr.startswith("learning rate: ")
+    assert (
+        rate.startswith("noise rate for the selection: ")
+        and shown.count(rate) == 1
+        and lr.startswith("learning rate: ")
+    )
     assert selection.startswith("selection: ") and judges.startswith("judges: ") and shown.count(judges) == 1
 
 

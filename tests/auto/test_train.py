@@ -50,7 +50,11 @@ def test_noise_rate_and_judges_are_found(auto_run, noisy_file, capsys):
     run, selecting = read_run(auto_run), read_run(auto_run / "selecting" / "1")
     chosen = run.start["chosen"]
     assert abs(chosen["noise_rate"] - 0.3) < 0.1 and selecting.spec["noise_rate"] == chosen["noise_rate"]
-    assert [reason.partition(":")[0] for reason in chosen["reasons"]] == ["noise rate", "selection", "judges"]
+    assert [reason.partition(":")[0] for reason in chosen["reasons"]] == [
+        "noise rate for the selection",
+        "selection",
+        "judges",
+    ]
     assert selecting.spec["method"] == "mentornet-prop" and "mentornet-prop (most wrong" in chosen["reasons"][1]
     assert (run.spec["method"], run.spec["valid"], run.end["chosen_epoch"]) == ("default", 0.0, 12)
     assert run.start["samples"] == SAMPLES and run.epochs[-1]["test_error"] < 5

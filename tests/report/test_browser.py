@@ -65,7 +65,7 @@ def test_filters_hide_samples(browser, photos_page):
         page.click("[type=reset]")
         wait_until(lambda: page.inner_text("#count") == "200 of 200 suspects shown")
         page.fill("[name=quality]", "9")  # the tenth lowest quality
-        assert visit.visible_cards() == 10 and page.inner_text("output") == "0.020"
+        assert visit.visible_cards() == 10 and page.inner_text("output") == "2%"
 
 
 def test_filters_work_with_the_keyboard(browser, photos_page):
@@ -173,7 +173,7 @@ def test_further_samples_are_folded_below_the_suspects(browser, page_with_furthe
     with Visit(browser, page_with_further_samples) as visit:
         page, further = visit.page, visit.page.locator("#beyond li")
         assert visit.visible_cards() == 30 and page.inner_text("#count") == "30 of 30 suspects shown"
-        assert page.inner_text("output") == "0.060"  # the last of the suspects
+        assert page.inner_text("output") == "6%"  # the last of the suspects
         assert page.inner_text("#beyond summary").startswith("The next 20 most suspicious samples, not marked")
         assert further.count() == 20 and not further.first.is_visible()
         page.click("#beyond summary")

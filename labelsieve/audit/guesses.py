@@ -1,7 +1,7 @@
 """Guesses: predicted probabilities of labelled samples, reduced to the most likely classes of each sample."""
 
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,19 +80,6 @@ def with_decided(guesses: Guesses, decided: Array) -> Guesses:
         likeliest=np.where(decided[:, None], np.column_stack([guesses.labels, others]), guesses.likeliest),
         likelihood=np.where(decided[:, None], certain, guesses.likelihood),
         decided=decided,
-    )
-
-
-def concatenated(parts: Sequence[Guesses]) -> Guesses:
-    """Return the guesses for several sets of samples as one."""
-    decided = [part.decided for part in parts if part.decided is not None]
-    return Guesses(
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.confidence for part in parts]),
-        np.concatenate([part.likeliest for part in parts]),
-        np.concatenate([part.likelihood for part in parts]),
-        parts[0].num_classes,
-        np.concatenate(decided) if len(decided) == len(parts) else None,
     )
 
 

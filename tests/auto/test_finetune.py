@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import labelsieve
 from labelsieve.auto.plan import FINETUNING
@@ -20,25 +19,11 @@ from labelsieve.models.linear import LinearHead, one_hot
 from labelsieve.report.page import write_report
 from labelsieve.runs.find import unfinished
 from labelsieve.runs.read import read_run, read_samples
+from tests.auto.conftest import save_photos
 from tests.conftest import kill_after_epoch
 
 ROOT = Path(__file__).parents[2]
-COLORS = {"blue": (40, 60, 200), "green": (60, 180, 70), "red": (200, 50, 60)}
 QUICK = ["--finetune", "--size", "32", "--epochs", "2", "--threads", "1"]
-
-
-def save_photos(root, gray=False, per_class=24):
-    """Write small photographs of coloured patterns; every fourth green one lies in the folder of the blue."""
-    random = np.random.default_rng(0)
-    for split, count in (("train", per_class), ("test", 6)):
-        for name, color in COLORS.items():
-            for number in range(count):
-                moved = split == "train" and name == "green" and number % 4 == 0
-                folder = root / split / ("blue" if moved else name)
-                folder.mkdir(parents=True, exist_ok=True)
-                pixels = np.clip(np.array(color) + random.normal(0, 40, (70, 80, 3)), 0, 255).astype(np.uint8)
-                Image.fromarray(pixels[:, :, 0] if gray else pixels).save(folder / f"{name}{number}.jpg")
-    return root
 
 
 @pytest.fixture(scope="module")

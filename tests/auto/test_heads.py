@@ -15,25 +15,15 @@ from labelsieve.auto.judge import opinion_on
 from labelsieve.cli import execute
 from labelsieve.features import installed
 from labelsieve.runs.read import read_judgment, read_run, read_samples
+from tests.auto.conftest import save_photos
 
-COLORS = {"blue": (40, 60, 200), "green": (60, 180, 70), "red": (200, 50, 60)}
 PER_CLASS = 48
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """Return a folder of photographs of coloured patterns; every fourth green one lies in the folder of the blue."""
-    root = tmp_path_factory.mktemp("photos")
-    random = np.random.default_rng(0)
-    for split, count in (("train", PER_CLASS), ("test", 6)):
-        for name, color in COLORS.items():
-            for number in range(count):
-                moved = split == "train" and name == "green" and number % 4 == 0
-                folder = root / split / ("blue" if moved else name)
-                folder.mkdir(parents=True, exist_ok=True)
-                pixels = np.clip(np.array(color) + random.normal(0, 40, (70, 80, 3)), 0, 255).astype(np.uint8)
-                Image.fromarray(pixels).save(folder / f"{name}{number}.jpg")
-    return root
+    return save_photos(tmp_path_factory.mktemp("photos"), per_class=PER_CLASS)
 
 
 @pytest.fixture(scope="module")

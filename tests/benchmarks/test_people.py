@@ -78,3 +78,20 @@ def test_neighbours_show_the_noise_rate_of_clusters(clusters):
     for rate in (0.0, 0.3):
         given = moved(true, "symmetric", rate, features, 0)
         assert hoc(features, given, 4) == pytest.approx((given != true).mean(), abs=0.05)
+
+
+def test_readme_quotes_the_record():
+    found = {row["cell"]: row for row in ROWS if row["cell"] in ("worst efficientnet_b1", "aggregate efficientnet_b1")}
+    worst, aggregate = (found[f"{name} efficientnet_b1"] for name in ("worst", "aggregate"))
+
+    def both(read, digits):
+        return " and ".join(f"{read(row):.{digits}f}" for row in (worst, aggregate))
+
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    wrong, ours = (
+        both(read, 1) for read in (lambda r: 100 * r["wrong"], lambda r: 100 * r["labelsieve"]["estimate"][0])
+    )
+    decision = both(lambda row: row["labelsieve"]["f1"], 2)
+    assert f"estimates {ours}% where {wrong}% are wrong, with an F1 of {decision}" in readme
+    peer = both(lambda row: 100 * row["cleanlab"]["estimate"], 1), both(lambda row: row["cleanlab"]["f1"], 2)
+    assert f"(cleanlab: {peer[0]}%, {peer[1]};" in readme

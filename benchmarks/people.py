@@ -7,8 +7,9 @@
 Every cell has given and true labels and out-of-fold predictions: of fine-tuned networks (--probs: arrays named
 SET_NET_pred_probs, SET_NET_labels and SET_NET_true), of linear heads on features of lite0 or wordllama, and of
 scikit-learn's logistic regression and multilayer perceptron on pixels. Constants of labelsieve were chosen on cells
-with the role "development"; those with the role "validation" were evaluated afterwards. Needs cleanlab 2.9 and
-scikit-learn. Rows are added to benchmarks/results/people.jsonl as they are finished; finished ones are skipped.
+with the role "development"; those with the roles "validation" and "confirmation" were evaluated afterwards, the latter
+once the lowest quality had been chosen. Needs cleanlab 2.9 and scikit-learn. Rows are added to
+benchmarks/results/people.jsonl as they are finished; finished ones are skipped.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from labelsieve.models.linear import one_hot, standardise
 Array = np.ndarray[Any, Any]
 RESULTS = Path(__file__).parent / "results" / "people.jsonl"
 REPEATED = RESULTS.with_name("people_repeated.json")
+REVIEWED = RESULTS.with_name("people_reviewed.json")
 NOISES = (
     ("none", 0.0),
     ("pair", 0.4),
@@ -55,11 +57,12 @@ NOISES = (
 PEOPLE = ("aggre", "random1", "random2", "random3", "worse")
 PHOTOGRAPHS = 20_000  # of CIFAR-10, embedded once
 SUPERCLASS_IMAGES = 4000  # of CIFAR-100, with its 20 superclasses
-ROLES = ("development", "validation")
+ROLES = ("development", "validation", "confirmation")
 BINS = 10  # of the calibration error
 LOW_QUALITY = 0.1
 HOC_STEPS, HOC_CLASSES, HOC_SAMPLES = 400, 20, 5000
 REPEATS = 10
+REVIEWS = (0, 50, 100, 200, 400, None)  # suspects decided on; None: all
 
 
 class Cell(NamedTuple):
@@ -249,6 +252,8 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Callable
     for seed, role in enumerate(ROLES):
         if options.cifar and options.cifar_n:
             for count in (500, 2500, 10_000):
+                if (seed + 1) * count > PHOTOGRAPHS:
+                    continue
                 for kind in PEOPLE if count < 10_000 else ("aggre", "worse"):
                     make = partial(of_people, options.cifar, options.cifar_n, kind, count, seed)
                     yield f"CIFAR-10N {kind} {count:,} draw {seed}", "people", role, make
@@ -339,8 +344,10 @@ def calibration(quality: Array, right: Array) -> dict[str, Any]:
     weights = np.bincount(bins, minlength=BINS)
     gaps = np.abs(np.bincount(bins, quality, BINS) - np.bincount(bins, right, BINS))
     low = quality < LOW_QUALITY
+    sums = np.stack([weights, np.bincount(bins, quality, BINS), np.bincount(bins, right, BINS)], axis=1)
     return {
         "calibration_error": float(gaps.sum() / weights.sum()),
+        "bins": sums.tolist(),  # (BINS, 3) number of labels, sum of their qualities, and right ones
         "low": [int(low.sum()), float(quality[low].mean()), float(right[low].mean())] if low.any() else [0, 0.0, 0.0],
     }
 
@@ -396,21 +403,80 @@ def repeated(make: Callable[[], Cell]) -> dict[str, Any]:
     return {"wrong": round(float((cell.given != cell.true).mean()), 4), "rates": rates, "suspects": suspects}
 
 
+def reviewed(cell: Cell) -> list[dict[str, Any]]:
+    """Return what a second training finds after a perfect reviewer decided on some of the suspects of the first.
+
+    With the labels before the decisions, as exported reviews contain them, and without.
+    """
+    assert cell.features is not None
+    features, classes = torch.from_numpy(cell.features), int(cell.given.max()) + 1
+    judgment = judge_features(features, cell.given, classes)
+    quality = judge_labels(judgment.first, judgment.second).quality
+    order, suspects = np.argsort(quality, kind="stable"), int((quality < THRESHOLD).sum())
+    rows = []
+    for count in REVIEWS:
+        decided = np.zeros(len(quality), bool)
+        decided[order[: suspects if count is None else count]] = True
+        labels = np.where(decided, cell.true, cell.given)
+        wrong = labels != cell.true
+        row: dict[str, Any] = {"decided": int(decided.sum()), "wrong": float(wrong.mean())}
+        for name, before in (("with given labels", cell.given), ("without", None)):
+            again = judge_features(features, labels, classes, decided, before=before)
+            found = judge_labels(again.first, again.second)
+            scores = np.where(decided, 1.0, found.quality)
+            row[name] = {
+                "estimate": list(found.noise.rate),
+                "average_precision": average_precision(wrong, scores),
+                "f1": f1(wrong, scores < THRESHOLD),
+                "flagged": float((scores < THRESHOLD).mean()),
+            }
+        rows.append(rounded(row))
+    return rows
+
+
+def reviewed_table(cells: dict[str, list[dict[str, Any]]]) -> str:
+    """Return a Markdown table of partial reviews."""
+    lines = [
+        "| data | suspects decided | wrong labels left, % | estimate, % | F1 "
+        "| without given labels: estimate, % | F1 |",
+        "| --- |" + " ---: |" * 6,
+    ]
+    for name, rows in cells.items():
+        for row in rows:
+            ways = [row["with given labels"], row["without"]]
+            figures = " | ".join(f"{100 * way['estimate'][0]:.1f} | {way['f1']:.2f}" for way in ways)
+            lines.append(f"| {name} | {row['decided']:,} | {100 * row['wrong']:.1f} | {figures} |")
+    return "\n".join(lines)
+
+
 def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per kind of noise and role."""
     lines = [
         "| errors | role | cells | truth in range, % | mean width, points | mean error of the estimate, points "
         "| cleanlab | class-dependent errors only | average precision minus the better peer, mean "
-        "| cells behind by over 0.005 | F1 minus cleanlab, mean | cells behind by over 0.005 | calibration error "
-        "| low quality within a factor of 2 |",
-        "| --- | --- |" + " ---: |" * 12,
+        "| cells behind by over 0.005 | F1 minus cleanlab, mean | cells behind by over 0.005 "
+        "| calibration error, mean of cells | all samples | quality below 0.1, mean, % | of these right, % "
+        "| cells within a factor of 2 |",
+        "| --- | --- |" + " ---: |" * 15,
     ]
     for kind in ("people", "instance", "class", "annotator", "none"):
         for role in ROLES:
             part = [row for row in rows if (row["kind"], row["role"]) == (kind, role)]
             if part:
                 lines.append(f"| {kind} | {role} | {len(part)} | {' | '.join(_figures(part, kind != 'none'))} |")
+    for role in ROLES:
+        part = [row for row in rows if row["role"] == role and row["kind"] in ("people", "instance", "class")]
+        if part:
+            lines.append(f"| these three | {role} | {len(part)} | {' | '.join(_figures(part, True))} |")
     return "\n".join(lines)
+
+
+def pooled_calibration(rows: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
+    """Return the calibration error over the samples of all rows, and mean and share of right ones of low quality."""
+    bins = np.sum([row["labelsieve"]["bins"] for row in rows], axis=0)  # (BINS, 3)
+    error = np.abs(bins[:, 1] - bins[:, 2]).sum() / bins[:, 0].sum()
+    count, stated, right = bins[0]  # the first bin is that of low quality
+    return float(error), float(stated / max(count, 1)), float(right / max(count, 1))
 
 
 def _figures(rows: Sequence[dict[str, Any]], noisy: bool) -> list[str]:
@@ -424,8 +490,10 @@ def _figures(rows: Sequence[dict[str, Any]], noisy: bool) -> list[str]:
         f"{100 * (high - low).mean():.1f}",
         *(f"{100 * np.abs(each - wrong).mean():.1f}" for each in (estimate, counted, only)),
     ]
+    error, stated, right = pooled_calibration(rows)
+    calibrated = [f"{np.mean([each['calibration_error'] for each in ours]):.3f}", f"{error:.3f}"]
     if not noisy:
-        return [*figures, "", "", "", "", f"{np.mean([each['calibration_error'] for each in ours]):.3f}", ""]
+        return [*figures, "", "", "", "", *calibrated, "", "", ""]
     gains = np.array(
         [
             (a["average_precision"] - max(b["self_confidence"], b["normalized_margin"]), a["f1"] - b["f1"])
@@ -433,11 +501,13 @@ def _figures(rows: Sequence[dict[str, Any]], noisy: bool) -> list[str]:
         ]
     )
     lows = [each["low"] for each in ours if each["low"][0] >= 20]
-    within = [0.5 <= (right + 1e-3) / (stated + 1e-3) <= 2 for _, stated, right in lows]
+    within = [0.5 <= (found + 1e-3) / (said + 1e-3) <= 2 for _, said, found in lows]
     return [
         *figures,
         *(text for gain in gains.T for text in (f"{gain.mean():+.3f}", str(int((gain < -0.005).sum())))),
-        f"{np.mean([each['calibration_error'] for each in ours]):.3f}",
+        *calibrated,
+        f"{100 * stated:.1f}",
+        f"{100 * right:.1f}",
         f"{sum(within)} of {len(within)}",
     ]
 
@@ -472,10 +542,13 @@ def main() -> None:
     parser.add_argument("--role", choices=ROLES, help="only cells with this role")
     parser.add_argument("--show", action="store_true", help="print the tables of the finished rows")
     parser.add_argument("--repeat", action="store_true", help="only repeat some cells with ten divisions into folds")
+    parser.add_argument("--review", action="store_true", help="only simulate partial reviews of some cells")
     options = parser.parse_args()
     done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     if options.show:
         print(summary(done), details(done), sep="\n\n")
+        if REVIEWED.exists():
+            print("\n" + reviewed_table(json.loads(REVIEWED.read_text())["cells"]))
         return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of classifiers that stop early on purpose
@@ -486,6 +559,11 @@ def main() -> None:
         chosen = ("CIFAR-10N worse 2,500 draw 0", "CIFAR-10N aggre 2,500 draw 0", "clothes nearest 25% draw 0")
         found = {name: repeated(make) for name, _, _, make in cells(options) if name in chosen}
         REPEATED.write_text(json.dumps({**made, "cells": found}, indent=1) + "\n")
+        return
+    if options.review:
+        chosen = ("clothes symmetric 15% draw 1", "clothes nearest 25% draw 1", "CIFAR-10N worse 2,500 draw 1")
+        results = {name: reviewed(make()) for name, _, _, make in cells(options) if name in chosen}
+        REVIEWED.write_text(json.dumps({**made, "cells": results}, indent=1) + "\n")
         return
     for name, kind, role, make in cells(options):
         if any(row["cell"] == name for row in done) or options.role not in (None, role):

@@ -186,7 +186,8 @@ def findings_from_guesses(
         second: Guesses about true classes of a second classifier, which learned corrected labels (`judge_labels`).
         others: Near-duplicates and outliers. They are reported, but do not change the quality of a label.
     """
-    labels, decided = guesses.labels, guesses.decided
+    current = guesses if second is None else second  # a person may have changed labels since the first guesses
+    labels, decided = current.labels, current.decided
     error = held_out_error(guesses) if out_of_sample or second is not None else None
     if out_of_sample or second is not None:
         true_guesses, label_given, quality, noise = judge_labels(guesses, second, rate)

@@ -1,5 +1,6 @@
 """Judge labels by the probabilities of any classifier: `label_quality`, `find_label_issues` and `estimate_noise`."""
 
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from labelsieve.errors import InputError, nearest
 Criterion = Literal["posterior", "all", "ol", "margin"]
 CRITERIA = ("posterior", "all", "ol", "margin")
 THRESHOLD = 0.5  # labels with a lower quality are more likely wrong than right
-LOWEST = 0.03  # share of right labels among those that seem surely wrong, if errors depend on the class alone
+LOWEST = 0.05  # share of right labels among those that seem surely wrong, if errors depend on the class alone
 
 
 def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "posterior", lam: float = 1.0) -> Array:
@@ -82,14 +83,15 @@ class Judged(NamedTuple):
 
     guesses: Guesses  # about true classes
     label_given: Array  # (K, K) P(label | true class)
-    quality: Array  # (n) probability that the label is correct; its mean error is the estimated rate
+    quality: Array  # (n) probability that the label is correct
     noise: Noise
 
 
 def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval | None = None) -> Judged:
     """Judge labels by out-of-sample guesses.
 
-    The noise is always estimated from the first guesses: a classifier that learned corrections confirms them.
+    The noise is always estimated from the first guesses: a classifier that learned corrections confirms them. If they
+    are about the labels before a person decided on some, the noise rate is that of the labels that are left.
 
     Args:
         first: Guesses about labels.
@@ -101,12 +103,34 @@ def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval |
         rate = Interval(rate.estimate, min(rate.low, noise.rate.low), max(rate.high, noise.rate.high))
         noise = reconcile(noise, rate, np.bincount(first.labels, minlength=first.num_classes))
     if second is not None:
+        if second.decided is not None and first.decided is None:
+            likely = with_mean_error(label_probability(guesses, label_given), noise.rate.estimate)
+            noise = _noise_left(noise, likely, second)
         guesses = calibrate(second, label_given)
     quality = with_mean_error(label_probability(guesses, label_given), noise.rate.estimate)
-    if second is None:
-        lowest = (1 - weight) * LOWEST
-        quality = lowest + (1 - lowest) * quality
-    return Judged(guesses, label_given, quality, noise)
+    return Judged(guesses, label_given, _at_least(quality, (1 - weight) * LOWEST), noise)
+
+
+def _at_least(quality: Array, lowest: float) -> Array:
+    """Raise qualities (n) below one half so that none is below `lowest`; their order and the suspects stay."""
+    raised: Array = np.where(quality < THRESHOLD, lowest + (1 - lowest / THRESHOLD) * quality, quality)
+    return raised
+
+
+def _noise_left(noise: Noise, likely: Array, now: Guesses) -> Noise:
+    """Return the noise that is left after a person decided on some labels, which are then correct.
+
+    Args:
+        noise: Of the labels before.
+        likely: (n) Probability that each label was correct before.
+        now: Guesses about the labels after the decisions.
+    """
+    assert now.decided is not None
+    estimate = float((1 - likely)[~now.decided].sum() / len(likely))
+    removed = noise.rate.estimate - estimate
+    rate = Interval(estimate, max(0.0, noise.rate.low - removed), noise.rate.high - removed)
+    left = reconcile(noise, rate, np.bincount(now.labels, minlength=now.num_classes))
+    return replace(left, sample_dependent=noise.sample_dependent)
 
 
 def _criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:

@@ -184,7 +184,8 @@ def _data_of_run(
     known = None
     if samples is not None and labels is None and not experiment.noise:
         decided = torch.from_numpy(samples["decided"]) if "decided" in samples else None
-        known = LabelOverlay(torch.from_numpy(samples["label"]).long(), decided)
+        before = torch.from_numpy(samples["before"]).long() if "before" in samples else None
+        known = LabelOverlay(torch.from_numpy(samples["label"]).long(), decided, before)
     try:
         gathered = gather(experiment, shelf, known)
     except InputError as error:

@@ -39,7 +39,8 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     assert isinstance(train, Labelled)
     decided = None if gathered.decided is None else gathered.decided[gathered.places.train].numpy()
     features = train.images.to(experiment.device)
-    judgment = judge_features(features, train.labels.numpy(), train.num_classes, decided, experiment.seed)
+    before = None if gathered.before is None else gathered.before[gathered.places.train].numpy()
+    judgment = judge_features(features, train.labels.numpy(), train.num_classes, decided, experiment.seed, before)
     summary = {**_summary(judgment), "fingerprint": gathered.fingerprint}
     learned = torch.from_numpy(judgment.targets())
     if summary["doubt"]:
@@ -120,6 +121,7 @@ def _summary(judgment: Judgment) -> dict[str, Any]:
 def _tensors(name: str, guesses: Guesses) -> dict[str, Array]:
     """Return guesses as named tensors."""
     return {
+        f"{name}/label": guesses.labels.astype(np.int32),
         f"{name}/confidence": guesses.confidence.astype(np.float32),
         f"{name}/likeliest": guesses.likeliest.astype(np.int32),
         f"{name}/likelihood": guesses.likelihood.astype(np.float32),

@@ -92,7 +92,12 @@ def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Op
 
 
 def _with_judged(samples: Mapping[str, Array], judgment: Mapping[str, Array], name: str, num_classes: int) -> Guesses:
-    """Return the out-of-fold guesses of the training samples, and those of the delivered head for test samples."""
+    """Return the out-of-fold guesses of the training samples, and those of the delivered head for test samples.
+
+    The first round may have judged the labels before the decisions of a person; these guesses have no decided labels.
+    """
+    if name == "first" and "before" in samples:
+        samples = {key: value for key, value in samples.items() if key != "decided"} | {"label": samples["before"]}
     guesses = guesses_from_run(samples, num_classes)
     trained = samples["split"] == TRAINED
     judged = {}

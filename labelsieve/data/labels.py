@@ -27,6 +27,7 @@ class LabelOverlay(NamedTuple):
 
     labels: Tensor  # (n) int64
     decided: Tensor | None = None  # (n) bool: a person confirmed the label
+    before: Tensor | None = None  # (n) int64: labels before these decisions
 
 
 class _LabelRow(NamedTuple):
@@ -36,6 +37,7 @@ class _LabelRow(NamedTuple):
     position: str | None  # column `index`
     name: str | None
     decided: str | None
+    given_label: str | None  # before the decision
     line: int  # that it ends on
 
 
@@ -43,17 +45,22 @@ def read_label_file(path: Path, classes: Sequence[str], count: int, names: Seque
     """Read the labels for a set.
 
     A .npy file contains class indices. A .csv file has a column `label` of class names or indices; columns `name` or
-    `index` identify the samples, and a column `decided` marks confirmed labels.
+    `index` identify the samples, a column `decided` marks confirmed labels, and `given_label` contains the labels
+    before these decisions.
     """
     decided: Array | None = None
+    before: Array | None = None
     if path.suffix == ".npy":
         labels = load_npy(path)
     else:
-        labels, decided = _ordered_labels(_read_rows(path), path, classes, names)
+        labels, decided, before = _ordered_labels(_read_rows(path), path, classes, names)
     if len(labels) != count:
         raise InputError(f"{path} has {len(labels):,} labels but the data has {count:,} samples; one each is needed")
-    indices = label_tensor(labels, len(classes), str(path))
-    return LabelOverlay(indices, None if decided is None else torch.from_numpy(decided))
+    return LabelOverlay(
+        label_tensor(labels, len(classes), str(path)),
+        None if decided is None else torch.from_numpy(decided),
+        None if before is None or decided is None else label_tensor(before, len(classes), str(path)),
+    )
 
 
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
@@ -78,23 +85,35 @@ def _read_rows(path: Path) -> list[_LabelRow]:
     if "label" not in columns:
         found = join_names(columns) or "none"
         raise InputError(f"{path} has no column 'label' (columns: {found}); rename the one with the labels")
-    return [_LabelRow(row["label"], row.get("index"), row.get("name"), row.get("decided"), line) for line, row in rows]
+    return [
+        _LabelRow(row["label"], row.get("index"), row.get("name"), row.get("decided"), row.get("given_label"), line)
+        for line, row in rows
+    ]
 
 
 def _ordered_labels(
     rows: list[_LabelRow], path: Path, classes: Sequence[str], names: Sequence[str] | None
-) -> tuple[Array, Array | None]:
-    """Return class indices (n) and the decided column (n), in the order of the samples."""
+) -> tuple[Array, Array | None, Array | None]:
+    """Return class indices (n), the decided column (n) and the labels before (n), in the order of the samples."""
+    labels = _class_indices(rows, path, classes)
+    before = None
+    if all(row.given_label for row in rows):
+        before = _class_indices([row._replace(label=row.given_label) for row in rows], path, classes)
+    by_name = names is not None and _identified_by_name(rows, names)
+    order = _order_by_name(rows, names, path) if by_name and names is not None else _order_by_index(rows, path)
+    if all(row.decided is None for row in rows):
+        return labels[order], None, None
+    decided = np.array([_parse_decided(row, path) for row in rows], dtype=bool)
+    return labels[order], decided[order], None if before is None else before[order]
+
+
+def _class_indices(rows: list[_LabelRow], path: Path, classes: Sequence[str]) -> Array:
+    """Return the class index of the label of each row."""
     index = {name: k for k, name in reversed(list(enumerate(classes)))}
     if any(row.label not in index for row in rows):  # class names may be escaped against spreadsheet formulas
         rows = [row._replace(label=row.label and unescape_cell(row.label)) for row in rows]
     numeric = any(name.isdigit() for name in classes)  # if class names are numbers, a number is a name
-    labels = np.array([_class_index(row, index, numeric, path) for row in rows], dtype=np.int64)
-    by_name = names is not None and _identified_by_name(rows, names)
-    order = _order_by_name(rows, names, path) if by_name and names is not None else _order_by_index(rows, path)
-    if all(row.decided is None for row in rows):
-        return labels[order], None
-    return labels[order], np.array([_parse_decided(row, path) for row in rows], dtype=bool)[order]
+    return np.array([_class_index(row, index, numeric, path) for row in rows], dtype=np.int64)
 
 
 def _class_index(row: _LabelRow, index: dict[str, int], numeric: bool, path: Path) -> int:

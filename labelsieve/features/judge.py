@@ -36,7 +36,7 @@ TIMED_ROWS = 2000
 class Judgment:
     """Out-of-fold predictions for all samples."""
 
-    first: Guesses  # about labels
+    first: Guesses  # about labels, before the decisions of a person if these are known
     second: Guesses  # about true classes
     strength: float  # regularisation of the first round
     log_likelihood: float  # mean of the held-out labels, at the best temperature
@@ -48,25 +48,35 @@ class Judgment:
 
 
 def judge_features(
-    features: Tensor, labels: Array, num_classes: int, decided: Array | None = None, seed: int = 0
+    features: Tensor,
+    labels: Array,
+    num_classes: int,
+    decided: Array | None = None,
+    seed: int = 0,
+    before: Array | None = None,
 ) -> Judgment:
     """Predict the labels (n) of all samples out of fold from features (n, F), in two rounds.
 
     Args:
         decided: (n) bool: labels that a person decided on; they count as correct.
         seed: of the division into folds.
+        before: (n) labels before these decisions. If they are known, the first round judges them: people decide on
+            the most suspicious labels first, and what is left would not show how labels went wrong.
     """
     _refuse_unsuitable(features, labels, num_classes)
     x = standardise(features.float())[0]
-    given = torch.from_numpy(labels).to(x.device)
+    learned, counted = (labels, decided) if before is None else (before, None)
+    given = torch.from_numpy(learned).to(x.device)
     folds = stratified_folds(given, FOLDS, seed)
     targets = one_hot(given, num_classes)
-    strength, log_likelihood, heads = _best_strength(x, targets, folds, decided)
+    strength, log_likelihood, heads = _best_strength(x, targets, folds, counted)
     probs, _ = out_of_fold(x, targets, folds, strength, heads)
-    first = _guesses(labels, probs, decided)
+    first = _guesses(learned, probs, counted)
     explained = explain(first)
-    targets = torch.from_numpy(true_class_probs(explained.guesses, explained.label_given)).to(x.device)
-    probs, _ = out_of_fold(x, targets, folds, SECOND_STRENGTH * strength)
+    corrected = true_class_probs(explained.guesses, explained.label_given)
+    if decided is not None:
+        corrected[decided] = np.eye(num_classes, dtype=np.float32)[labels[decided]]
+    probs, _ = out_of_fold(x, torch.from_numpy(corrected).to(x.device), folds, SECOND_STRENGTH * strength)
     second = _guesses(labels, probs, decided)
     return Judgment(first, second, strength, log_likelihood, explained.label_given)
 

@@ -13,7 +13,7 @@ from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, write_atomically
 from labelsieve.review.decisions import Decision, DecisionLog, changed_labels, decisions_path, effective_decisions
 from labelsieve.review.suspects import read_given_labels
-from labelsieve.runs.read import read_samples
+from labelsieve.runs.read import read_run, read_samples
 from labelsieve.text import escape_cell, printable
 
 REPLACED_OPTIONS = ("--labels", "--out", "--noise", "--rate", "--noise-map")  # reviewed labels contain the added noise
@@ -24,11 +24,13 @@ def export_labels(run: Path, out: Path) -> str:
     """Write all labels with the decisions applied, and return a line that describes the file.
 
     Samples that are undecided or unsure keep the given label. The column `decided` is true for labels that a person
-    decided, in this review or before the run; later audits accept these labels.
+    decided, in this review or before the run; later audits accept these labels. The column `given_label` contains the
+    labels before all decisions, from which the next run estimates the noise.
     """
     if out.suffix != ".csv":
         raise InputError(f"--export must be a .csv file, got {out.name}")
-    refuse_others(out, "index,label,decided", "index,name,label,decided")
+    columns = ("index,label,decided", "index,name,label,decided")  # of older versions, too
+    refuse_others(out, *columns, *(f"{line},given_label" for line in columns))
     given = read_given_labels(run)
     log = DecisionLog(decisions_path(run))
     log.repair()
@@ -42,10 +44,14 @@ def export_labels(run: Path, out: Path) -> str:
     samples = read_samples(run) or {}
     earlier = set(samples["decided"].nonzero()[0].tolist()) - decisions.keys() if "decided" in samples else set()
     decided = (decisions.keys() - unsure) | earlier
-    write_atomically(out, _label_file(labels, decided))
-    before = f" ({len(earlier):,} before this run)" if earlier else ""
+    before = {index: label for index, (_, label) in given.items()}
+    if "before" in samples:
+        classes = read_run(run, with_tables=False).classes
+        before = dict(enumerate(classes[label] for label in samples["before"].tolist()))
+    write_atomically(out, _label_file(labels, decided, before))
+    in_earlier = f" ({len(earlier):,} before this run)" if earlier else ""
     not_sure = f", {len(unsure):,} unsure" if unsure else ""
-    counts = f"{len(given):,} labels, {len(changed):,} changed; {len(decided):,} decided{before}{not_sure}"
+    counts = f"{len(given):,} labels, {len(changed):,} changed; {len(decided):,} decided{in_earlier}{not_sure}"
     return f"{printable(str(out))}: {counts}"
 
 
@@ -71,15 +77,19 @@ def _new_folder(name: str) -> str:
     return next(each for each in names if each != name.rstrip("/") and not Path(each).exists())
 
 
-def _label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int]) -> bytes:
-    """Return a .csv file with the columns index, name, label, decided; without names that only repeat the index."""
+def _label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int], before: Mapping[int, str]) -> bytes:
+    """Return a .csv file with the columns index, name, label, decided, given_label.
+
+    Names that only repeat the index are left out.
+    """
     names = [name for name, _ in labels.values()]
     named = len(set(names)) == len(names) and any(name != str(index) for index, name in zip(labels, names, strict=True))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(["index", *(["name"] if named else []), "label", "decided"])
+    writer.writerow(["index", *(["name"] if named else []), "label", "decided", "given_label"])
     for index, cells in labels.items():
-        writer.writerow([index, *map(escape_cell, cells if named else cells[1:]), str(index in decided).lower()])
+        texts = map(escape_cell, cells if named else cells[1:])
+        writer.writerow([index, *texts, str(index in decided).lower(), escape_cell(before[index])])
     return text.getvalue().encode(errors="surrogateescape")
 
 

@@ -127,6 +127,7 @@ class Gathered(NamedTuple):
     decided: Tensor | None = None  # (n) bool over `whole`: labels confirmed or corrected by a reviewer
     skipped: Sequence[Unusable] = ()
     targets: Tensor | None = None  # (n, K) class probabilities of the samples of `train`, instead of labels
+    before: Tensor | None = None  # (n) labels of `whole` before the decisions of a reviewer
 
 
 def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = None) -> Gathered:
@@ -136,7 +137,7 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
     are left. `known` holds the labels of the experiment's label file if the file need not be read again.
     """
     sets = shelf.load(experiment.data, reading_of(experiment), encoder_of(experiment))
-    sets, decided = _relabelled(experiment, sets, known)
+    sets, decided, before = _relabelled(experiment, sets, known)
     train, test, valid = with_test_set(sets, experiment.test, experiment.seed, experiment.data)
     places = torch.arange(len(sets.train))
     drawn = None
@@ -145,7 +146,8 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
     train = _with_noise(experiment, train)
     corrected = None if experiment.corrected is None else _corrected(experiment.corrected, sets.train)
     encoded = experiment.backbone is not None
-    fingerprint = _contents_fingerprint(train, test, valid, decided=decided, corrected=corrected, encoded=encoded)
+    changes = (decided, corrected, before)
+    fingerprint = _contents_fingerprint(train, test, valid, changes=changes, encoded=encoded)
     held = None
     if experiment.valid or valid is None:
         kept, held = held_out(len(train), experiment.valid, experiment.seed, experiment.fold)
@@ -157,7 +159,7 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
         train = replace(train.relabelled(corrected[places]), clean=train.clean)
     skipped = shelf.skipped(experiment.data, reading_of(experiment), encoder_of(experiment))
     where = Places(places, held, drawn)
-    return Gathered(sets.train, train, valid, test, where, fingerprint, decided, skipped, targets)
+    return Gathered(sets.train, train, valid, test, where, fingerprint, decided, skipped, targets, before)
 
 
 def _corrected(file: str, train: Trainable) -> Tensor:
@@ -176,17 +178,23 @@ def encoder_of(experiment: Experiment) -> Encoder | None:
     return Encoder(experiment.backbone, experiment.size, experiment.weights, experiment.device)
 
 
-def _relabelled(experiment: Experiment, sets: Sets, known: LabelOverlay | None) -> tuple[Sets, Tensor | None]:
-    """Replace the labels by those of the experiment's label file; also return which of them a reviewer decided."""
+def _relabelled(
+    experiment: Experiment, sets: Sets, known: LabelOverlay | None
+) -> tuple[Sets, Tensor | None, Tensor | None]:
+    """Replace the labels by those of the experiment's label file.
+
+    Also return which of them a reviewer decided, and the labels before that, if they are known.
+    """
     if experiment.labels is None:
-        return sets, None
+        return sets, None, None
     if known is None or len(known.labels) != len(sets.train):
         known = labels_of(experiment.labels, sets.train)
     train = sets.train.relabelled(known.labels)
     if not _true_labels_known(experiment):
         train = replace(train, clean=None)
     reviewed = known.decided is not None and known.decided.any() and not experiment.noise  # added noise voids decisions
-    return sets._replace(train=train), known.decided if reviewed else None
+    sets = sets._replace(train=train)
+    return (sets, known.decided, known.before) if reviewed else (sets, None, None)
 
 
 def _true_labels_known(experiment: Experiment) -> bool:
@@ -278,10 +286,8 @@ def held_out(samples: int, share: float, seed: int, fold: int = 0) -> tuple[Tens
     return torch.cat([order[:first], order[end:]]).sort().values, order[first:end].sort().values
 
 
-def _contents_fingerprint(
-    *sets: Trainable | None, decided: Tensor | None = None, corrected: Tensor | None = None, encoded: bool = False
-) -> str:
-    """Return a digest of samples and labels, reviewer decisions and corrected labels.
+def _contents_fingerprint(*sets: Trainable | None, changes: Sequence[Tensor | None] = (), encoded: bool = False) -> str:
+    """Return a digest of samples and labels, and of changes: reviewer decisions, corrected and earlier labels.
 
     `encoded`: the sets are features of a backbone, whose bits depend on the device; their originals are identified.
     """
@@ -291,7 +297,7 @@ def _contents_fingerprint(
             original = data.original if encoded and isinstance(data, Labelled) else None
             for part in data.contents() if original is None else _original_contents(original, data.labels):
                 sha.update(part)
-    for tensor in (decided, corrected):
+    for tensor in changes:
         if tensor is not None:
             sha.update(tensor.numpy().tobytes())
     return sha.hexdigest()[:16]

@@ -73,12 +73,13 @@ class Prepared:
     skipped: Sequence[Unusable] = ()  # files and rows that cannot be read
     targets: Tensor | None = None  # (n, K) class probabilities to learn instead of labels
     backbone: Backbone | None = None  # that computed the features
+    before: Tensor | None = None  # (n) labels of the training set of the data before the decisions
 
 
 def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     """Load the data, add noise, and create networks and method; raise every foreseeable error."""
     device = usable_device(experiment.device)
-    _, train, valid, test, places, fingerprint, decided, skipped, targets = gather(experiment, shelf)
+    _, train, valid, test, places, fingerprint, decided, skipped, targets, before = gather(experiment, shelf)
     encoder = encoder_of(experiment)
     method = method_of(experiment, train)
     if decided is not None:
@@ -106,6 +107,7 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
         skipped,
         targets,
         None if encoder is None else shelf.backbone(encoder),
+        before,
     )
 
 
@@ -405,7 +407,8 @@ def _sample_statistics(prepared: Prepared, result: Result) -> dict[str, Tensor]:
     """Return the statistics of every sample of the data's training set, in its order.
 
     Predictions of the delivered networks (see `sample_predictions`), `split` (trained on, held out or tested),
-    `decided` if a reviewer decided labels, and the means of the values collected during training, else 0.
+    `decided` if a reviewer decided labels, `before` if the labels before that are known, and the means of the values
+    collected during training, else 0.
     """
     networks = prepared.make_networks(0)
     networks.load_state_dict(result.chosen.networks)
@@ -422,6 +425,8 @@ def _sample_statistics(prepared: Prepared, result: Result) -> dict[str, Tensor]:
     whole["split"] = _scattered(where, torch.cat([torch.full((len(p),), s, dtype=torch.uint8) for s, p, _ in known]))
     if prepared.decided is not None:
         whole["decided"] = prepared.decided
+    if prepared.before is not None:
+        whole["before"] = prepared.before
     return {**whole, **_training_means(result.samples, places.train, len(where))}
 
 

@@ -14,6 +14,7 @@ from labelsieve.auto import train as train_module
 from labelsieve.auto.judge import opinion_on
 from labelsieve.cli import execute
 from labelsieve.features import installed
+from labelsieve.review.decisions import Decision, DecisionLog, decisions_path
 from labelsieve.runs.read import read_judgment, read_run, read_samples
 from tests.auto.conftest import save_photos
 
@@ -104,6 +105,34 @@ def test_moved_run_is_audited(run, tmp_path):
     shutil.copytree(run, moved)
     assert execute(["audit", str(moved), "--export", "corrected"]) == 0
     assert labels_of(moved / "audit") == labels_of(run / "audit")
+
+
+def test_partly_reviewed_run_is_judged_by_the_labels_before(run, photos, tmp_path):
+    """The next run judges the labels as they were given; decisions stay, through two reviews."""
+    first = tmp_path / "first"
+    shutil.copytree(run, first)
+    suspects = [row for row in labels_of(first / "audit") if row["is_label_issue"] == "true"]
+    for number, part in enumerate((suspects[:4], suspects[4:6])):
+        source, file, out = (tmp_path / name for name in (("first", "1.csv", "1"), ("1", "2.csv", "2"))[number])
+        for row in part:
+            made = Decision(int(row["index"]), row["id"], "accept", row["suggested_label"], "now", "t")
+            DecisionLog(decisions_path(source)).append(lambda past, made=made: made)
+        assert execute(["review", str(source), "--export", str(file)]) == 0
+        command = ["train", str(photos), "--labels", str(file), "--threads", "1", "--out", str(out)]
+        assert execute(command) == 0
+    with (tmp_path / "2.csv").open(encoding="utf-8") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    given = {row["id"]: row["given_label"] for row in labels_of(run / "audit")}
+    assert {name: row["given_label"] for name, row in rows.items()} == given
+    changed = {row["id"]: row["suggested_label"] for row in suspects[:6]}
+    assert {name: row["label"] for name, row in rows.items()} == {**given, **changed}
+    assert {name for name, row in rows.items() if row["decided"] == "true"} == set(changed)
+    one, two = read_judgment(run), read_judgment(tmp_path / "2")
+    np.testing.assert_array_equal(one["first/confidence"], two["first/confidence"])  # of the labels as given
+    found = {row["id"] for row in labels_of(tmp_path / "2" / "audit") if row["is_label_issue"] == "true"}
+    assert found == {row["id"] for row in suspects[6:]}
+    assert execute(["audit", str(tmp_path / "2"), "--out", str(tmp_path / "again")]) == 0
+    assert labels_of(tmp_path / "again") == labels_of(tmp_path / "2" / "audit")
 
 
 def test_features_of_a_file_give_the_same_audit(run, photos, tmp_path):

@@ -38,17 +38,28 @@ def read_rows(path):
 def test_label_file_marks_decided_labels_in_any_order(tmp_path, yes, no):
     path = tmp_path / "labels.csv"
     path.write_text(f"index,label,decided,note\n2,b,{yes},x\n0,a,{no},y\n1,b,{no},z\n")
-    labels, decided = read_label_file(path, ["a", "b"], 3)
-    assert labels.tolist() == [0, 1, 1] and decided.tolist() == [False, False, True]
+    labels, decided, before = read_label_file(path, ["a", "b"], 3)
+    assert labels.tolist() == [0, 1, 1] and decided.tolist() == [False, False, True] and before is None
 
 
 def test_column_decided_is_optional(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("label,who\na,me\nb,you\n")
-    labels, decided = read_label_file(path, ["a", "b"], 2)
+    labels, decided, _ = read_label_file(path, ["a", "b"], 2)
     assert labels.tolist() == [0, 1] and decided is None
     path.write_text("label,decided\na,true\nb,on Monday\n")
     with pytest.raises(InputError, match=r"labels\.csv:3: column 'decided' contains 'on Monday'; use true or false"):
+        read_label_file(path, ["a", "b"], 2)
+
+
+def test_labels_before_the_decisions_are_read_if_every_row_has_one(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("index,label,decided,given_label\n1,b,true,a\n0,a,false,a\n")
+    assert read_label_file(path, ["a", "b"], 2).before.tolist() == [0, 0]
+    path.write_text("index,label,decided,given_label\n1,b,true,\n0,a,false,a\n")
+    assert read_label_file(path, ["a", "b"], 2).before is None
+    path.write_text("index,label,decided,given_label\n1,b,true,c\n0,a,false,a\n")
+    with pytest.raises(InputError, match=r"labels\.csv:2: 'c' is not a class"):
         read_label_file(path, ["a", "b"], 2)
 
 

@@ -55,7 +55,7 @@ def test_names_without_information_are_omitted(tmp_path, names):
     made = Decision(39, names[39], "accept", "dog", "now", "t")
     DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: made)
     export_labels(run, tmp_path / "r.csv")
-    assert (tmp_path / "r.csv").read_text().startswith("index,label,decided\n0,cat,false\n")
+    assert (tmp_path / "r.csv").read_text().startswith("index,label,decided,given_label\n0,cat,false,cat\n")
 
 
 def test_unusual_names_survive_the_export(tmp_path):

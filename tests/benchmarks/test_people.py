@@ -6,7 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.people import RESULTS, annotated, calibration, details, drawn, hoc, instance_dependent, moved, summary
+from benchmarks.people import (
+    RESULTS,
+    REVIEWED,
+    annotated,
+    calibration,
+    details,
+    drawn,
+    hoc,
+    instance_dependent,
+    moved,
+    reviewed_table,
+    summary,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
@@ -25,6 +37,12 @@ def clusters():
 def test_tables_are_those_of_the_record(name, table):
     shown = PAGE.split(f"<!-- people: {name} -->\n")[1].split("\n<!-- people: end -->")[0]
     assert shown == table(ROWS)
+
+
+def test_table_of_partial_reviews_is_that_of_the_record():
+    page = (ROOT / "docs" / "decisions" / "042-partly-reviewed-labels.md").read_text(encoding="utf-8")
+    shown = page.split("<!-- people: reviewed -->\n")[1].split("\n<!-- people: end -->")[0]
+    assert shown == reviewed_table(json.loads(REVIEWED.read_text())["cells"])
 
 
 def test_sentence_on_the_ranges_is_true():

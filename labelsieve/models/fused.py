@@ -65,6 +65,13 @@ def _conv_sizes(pixels: int, channels: int) -> dict[str, int]:
     return {"BM": SMALLEST_TILE if few else 128, "BK": columns, "num_warps": 4, "num_stages": 1}
 
 
+def _image_sizes(area: int) -> dict[str, int] | None:
+    """Return the launch settings of conv_images for images of `area` pixels, or None to use conv_forward."""
+    if area == 256:
+        return {"BM": 256, "BK": 32, "num_warps": 8, "num_stages": 1}
+    return {"BM": 64, "BK": 64, "num_warps": 4, "num_stages": 1} if 64 % area == 0 else None
+
+
 def _transition_sizes() -> dict[str, int]:
     """Return the launch settings of transition_forward."""
     return {"BM": 128, "BK": 32, "BN": 64, "num_warps": 4, "num_stages": 1}
@@ -192,6 +199,86 @@ def _conv_forward(
     new = total.to(y.dtype.element_ty)
     tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
     new = new.to(tl.float32)  # 0 in rows that are not live
+    tl.store(partial + tl.program_id(0) * 2 * SLOT + o, tl.sum(new, 0))
+    tl.store(partial + tl.program_id(0) * 2 * SLOT + SLOT + o, tl.sum(new * new, 0))
+
+
+@triton.jit
+def _image_tile(
+    x, w, gamma, beta, mean, rstd, first, p, live, x_stride, channels, SLOT: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """Load the inputs of a step of conv_images: x at p, the weights of eight taps and of the last, scale and shift."""
+    c = first + tl.arange(0, BK)
+    inside = c < channels
+    a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+    o = tl.arange(0, 8 * SLOT)
+    place = ((o // SLOT)[None, :] * channels + c[:, None]) * SLOT + (o % SLOT)[None, :]
+    w_most = tl.load(w + place, mask=inside[:, None], other=0.0)
+    o = tl.arange(0, SLOT)
+    w_rest = tl.load(w + (8 * channels + c[:, None]) * SLOT + o[None, :], mask=inside[:, None], other=0.0)
+    scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
+    return a, w_most, w_rest, scale, shift
+
+
+@triton.jit
+def _shifted(
+    products, here, row, column, DOWN: tl.constexpr, RIGHT: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Return the rows of products DOWN image rows below and RIGHT pixels to the right, 0 outside of the image."""
+    there = (row + DOWN >= 0) & (row + DOWN < HEIGHT) & (column + RIGHT >= 0) & (column + RIGHT < WIDTH)
+    moved = tl.gather(products, tl.minimum(tl.maximum(here + (DOWN * WIDTH + RIGHT), 0), BM - 1), 0)
+    return tl.where(there[:, None], moved, 0.0)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def _conv_images(
+    x, y, w, gamma, beta, mean, rstd, partial, seeds, layer, rate, pixels, x_stride, y_stride, channels,
+    DROP: tl.constexpr, SLOT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Compute what conv_forward does for tiles of whole images: each pixel is normalised once, for all nine taps."""
+    p = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.arange(0, SLOT)
+    live = p < pixels
+    row = (p // WIDTH) % HEIGHT
+    column = p % WIDTH
+    most = tl.zeros((BM, 8 * SLOT), tl.float32)
+    rest = tl.zeros((BM, SLOT), tl.float32)
+    next_a, next_most, next_rest, next_scale, next_shift = _image_tile(
+        x, w, gamma, beta, mean, rstd, 0, p, live, x_stride, channels, SLOT, BK
+    )
+    for first in range(0, channels, BK):
+        a, w_most, w_rest, scale, shift = next_a, next_most, next_rest, next_scale, next_shift
+        next_a, next_most, next_rest, next_scale, next_shift = _image_tile(
+            x, w, gamma, beta, mean, rstd, first + BK, p, live, x_stride, channels, SLOT, BK
+        )
+        a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(w_most.dtype)
+        most = tl.dot(a, w_most, most, input_precision="ieee")
+        rest = tl.dot(a, w_rest, rest, input_precision="ieee")
+    # columns of `most`: 16 per tap, whose number has three bits; y at q is the sum over the taps of products at q + tap
+    even, odd = tl.split(tl.permute(tl.reshape(most, (BM, 2, 2, 2, SLOT)), (0, 4, 1, 2, 3)))
+    even_low, even_high = tl.split(even)
+    odd_low, odd_high = tl.split(odd)
+    tap0, tap4 = tl.split(even_low)
+    tap2, tap6 = tl.split(even_high)
+    tap1, tap5 = tl.split(odd_low)
+    tap3, tap7 = tl.split(odd_high)
+    here = tl.arange(0, BM)[:, None] + tl.zeros((BM, SLOT), tl.int32)
+    total = tap4 + _shifted(tap0, here, row, column, -1, -1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap1, here, row, column, -1, 0, HEIGHT, WIDTH, BM)
+    total += _shifted(tap2, here, row, column, -1, 1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap3, here, row, column, 0, -1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap5, here, row, column, 0, 1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap6, here, row, column, 1, -1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap7, here, row, column, 1, 0, HEIGHT, WIDTH, BM)
+    total += _shifted(rest, here, row, column, 1, 1, HEIGHT, WIDTH, BM)
+    total = tl.where(live[:, None], total, 0.0)
+    if DROP:
+        total *= _dropout_factor(p[:, None] * SLOT + o[None, :], seeds, layer, rate)
+    new = total.to(y.dtype.element_ty)
+    tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
+    new = new.to(tl.float32)
     tl.store(partial + tl.program_id(0) * 2 * SLOT + o, tl.sum(new, 0))
     tl.store(partial + tl.program_id(0) * 2 * SLOT + SLOT + o, tl.sum(new * new, 0))
 
@@ -790,16 +877,17 @@ class Pass:
 
     def _conv(self, block: int, unit: _Unit, x: Tensor, to: int) -> None:
         pixels, height, width = self.size(block)
-        sizes = _conv_sizes(pixels, unit.channels)
+        norm = unit is not self.plan.units[0]
+        whole = _image_sizes(height * width) if norm else None
+        sizes = whole or _conv_sizes(pixels, unit.channels)
         programs = triton.cdiv(pixels, sizes["BM"])
         partial = self.new(programs, 2, SLOT, dtype=torch.float32)
         y = self.buffers[block]
-        norm = unit is not self.plan.units[0]
-        x_stride = x.stride(0) if norm else SLOT
-        _conv_forward[(programs,)](
+        kernel, more = (_conv_images, {}) if whole else (_conv_forward, {"NORM": norm})
+        kernel[(programs,)](
             x, y[:, to:], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
-            pixels, x_stride, y.stride(0), unit.channels,
-            NORM=norm, DROP=self.seeds is not None and norm, SLOT=SLOT, HEIGHT=height, WIDTH=width, **sizes,
+            pixels, x.stride(0) if norm else SLOT, y.stride(0), unit.channels,
+            DROP=self.seeds is not None and norm, SLOT=SLOT, HEIGHT=height, WIDTH=width, **more, **sizes,
         )  # fmt: skip
         self._statistics(partial, self.plan.starts[block] + to, SLOT, pixels)
 
@@ -821,7 +909,7 @@ class Pass:
         if self.running is None:
             _statistics[(columns // SLOT,)](
                 partial, len(partial), self.mean[column:], self.variance[column:], self.rstd[column:], pixels, EPSILON,
-                columns, SLOT=SLOT, ROWS=256, num_warps=8,
+                columns, SLOT=SLOT, ROWS=min(1024, triton.next_power_of_2(len(partial))), num_warps=8,
             )  # fmt: skip
 
     def _head(self, unit: _Unit) -> Tensor:

@@ -178,10 +178,10 @@ def _count(
     inside = live[:, None] & (k < classes)[None, :]
     y = tl.load(labels + i, mask=live, other=0)
     mine = k[None, :] == y[:, None]
-    fine = tl.load(finite) != 0
+    fine = tl.load(finite).to(tl.int32)
     for n in tl.static_range(1, NETWORKS):
-        fine = fine & (tl.load(finite + n) != 0)
-    valid = live & fine & (tl.load(enabled) > 0)
+        fine = fine * tl.load(finite + n).to(tl.int32)
+    valid = live & (i * 0 + fine * tl.load(enabled).to(tl.int32) > 0)
     margins = tl.zeros((BB,), tl.float32)
     chosen = tl.zeros((BB,), tl.float32)
     for n in tl.static_range(NETWORKS):
@@ -208,7 +208,7 @@ def _count(
             tl.store(loss + n, tl.load(loss + n) + tl.load(losses + n).to(tl.float64))
         step = tl.load(steps)
         first = tl.load(first_bad_step)
-        tl.store(first_bad_step, tl.where(fine, first, tl.minimum(first, step)))
+        tl.store(first_bad_step, tl.where(fine > 0, first, tl.minimum(first, step)))
         tl.store(steps, step + 1)
         tl.store(position, tl.load(position) + count)
 
@@ -265,7 +265,7 @@ def decide(method: Method, logits: Tensor, labels: Tensor) -> tuple[Step, Tensor
         logits, labels, criterion.penalty if penalized else probs, select.share if select else labels,
         probs, weight, losses, gradient, count, classes, float(getattr(criterion, "lam", 1.0)),
         SELECT=select is not None, OBSERVED=not penalized or isinstance(criterion, CriteriaALL), PENALTY=penalized,
-        BP=triton.next_power_of_2(count), KP=_columns(classes), num_warps=8,
+        BP=triton.next_power_of_2(count), KP=_columns(classes), num_warps=8 if classes <= 32 else 32,
     )  # fmt: skip
     loss = losses[0] if networks == 1 else losses.sum()
     return Step(loss, losses, probs, Decision(labels.expand(networks, count), weight)), gradient
@@ -307,9 +307,10 @@ def update(
         zip(parameters, gradients, momenta, optimizers, strict=True)
     ):
         group = optimizer.param_groups[0]
+        lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=flat.device)
         for piece, at in zip(pieces, _starts([piece.numel() for piece in pieces]), strict=True):
             _update[(triton.cdiv(piece.numel(), BLOCK),)](
-                flat[at:], piece, momentum[at:], learns[n:], group["lr"], piece.numel(),
+                flat[at:], piece, momentum[at:], learns[n:], lr, piece.numel(),
                 MOMENTUM=group["momentum"], DECAY=group["weight_decay"], NESTEROV=group["nesterov"], BLOCK=BLOCK,
             )  # fmt: skip
     return finite, learns

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from labelsieve import METHODS, Problem, make
-from labelsieve.core.criteria import CriteriaMargin, CriteriaPL
 from labelsieve.core.method import Decision, Step
 from labelsieve.models.densenet import DenseNet
 from labelsieve.models.networks import make_networks
@@ -39,7 +38,8 @@ def selecting(name, classes, **options):
     """Return a method in an epoch that selects, with penalty labels from random predictions."""
     method = make(name, Problem(classes, 0.3, 1), **options)
     method.start_epoch(0)
-    method(*(part.squeeze(0) for part in batch(200, classes, seed=9)))
+    logits, labels = batch(200, classes, seed=9)
+    method(logits[0], labels)
     method.start_epoch(1)
     return method
 
@@ -48,7 +48,7 @@ CASES = [
     ("default", {}, 20, 10),
     ("mentornet", {}, 128, 10),
     ("mentornet-prop", {}, 33, 3),
-    ("mentornet-prop", {"criterion": CriteriaPL}, 16, 100),
+    ("mentornet-prop", {"criterion": "pl"}, 16, 100),
     ("mentornet-prop", {}, 100, 101),
 ]
 
@@ -87,14 +87,14 @@ def test_step_that_is_not_finite_has_a_loss_that_is_not_finite(kernels):
 
 
 def test_only_plain_selections_are_decided(kernels):
-    assert {name for name in METHODS if kernels.decides(make(name, Problem(10, 0.4, 0, 128)), 128, 10)} == {
+    assert {name for name in METHODS if kernels.decides(make(name, Problem(10, 0.4, 5, 128)), 128, 10)} == {
         "default",
         "mentornet",
         "mentornet-prop",
     }
     plain = make("mentornet-prop", Problem(10, 0.4, 0))
     assert not kernels.decides(plain, 129, 10) and not kernels.decides(plain, 128, 129)
-    for options in ({"align": True}, {"floor": 0.5}, {"criterion": CriteriaMargin}):
+    for options in ({"align": True}, {"floor": 0.5}, {"criterion": "margin"}):
         assert not kernels.decides(make("mentornet-prop", Problem(10, 0.4, 0), **options), 128, 10)
     plain.weigh[0].trust(torch.ones(300, dtype=torch.bool))
     assert not kernels.decides(plain, 128, 10)
@@ -189,11 +189,12 @@ def test_steps_of_a_learner_match_those_without_kernels(kernels, monkeypatch):
             x = x * float("nan") if number == 2 else x
             outcome = learner.step(x, y, torch.arange(12))
             assert outcome.finite.item() == (number != 2)
-            losses.append(outcome.step.losses.detach())
+            if number != 2:  # plain layers pass NaN on, the fused ones to their gradients only
+                losses.append(outcome.step.losses.detach())
         return torch.cat(losses), [*networks.state_dict().values(), *method.state_dict().values()]
 
     (losses, state), (losses_kernels, state_kernels) = train(False), train(True)
-    torch.testing.assert_close(losses_kernels, losses, equal_nan=True, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(losses_kernels, losses, atol=1e-4, rtol=1e-4)
     for tensor, twin in zip(state_kernels, state, strict=True):
         assert (tensor.double() - twin.double()).norm() <= 1e-3 * twin.double().norm() + 1e-6
 

@@ -14,9 +14,10 @@ separately, these operations move far more bytes than the convolution needs. The
       dx_i = (gamma_i * d_i - gamma_i * Σ d_i / n - x̂ * gamma_i * Σ(d_i x̂) / n) / deviation
   x̂ is equal for all readers, so only G = Σ_i gamma_i d_i / deviation is stored per pixel, and S = Σ_i gamma_i Σ d_i
   and T = Σ_i gamma_i Σ(d_i x̂) per channel; after all readers, dx = G - (S / n + x̂ T / n) / deviation.
-* **Each pixel is normalised three times, not nine**: a tile contains full rows of the image; it is loaded once per row
-  of the 3x3 kernel and multiplied with the weights of the three taps in that row at once, and the sums are shifted
-  sideways at the end.
+* **Each pixel is normalised once or three times, not nine times.** A tile of whole images, in the later blocks, is
+  loaded once and multiplied with the weights of all nine taps; the sums are shifted at the end. Other tiles contain
+  full rows of the image; they are loaded once per row of the 3x3 kernel and multiplied with the weights of the three
+  taps in that row at once, and the sums are shifted sideways at the end.
 * **Both gradients of a convolution in one pass**: a tile of the buffer is read once; its nine shifted output gradients
   are loaded as 9 x 16 columns and used for both d = Σ dz W and dW = Σ a dz. Images have a border of zeros in dz.
 * **The next tile is loaded while the current one is used**: few programs fit on a multiprocessor at a time.
@@ -29,10 +30,7 @@ The file contains, in this order: tile sizes, kernels, the memory layout (``_Pla
 interface to the network (``applies``, ``logits`` and ``features``).
 """
 
-import math
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -52,13 +50,9 @@ LARGEST = 2**31  # elements of a buffer, because addresses have 32 bits
 LARGEST_TRANSITION = 256  # channels
 SMALLEST_TILE = 64  # pixels
 GRADIENT_TILE = 256  # pixels of a program that computes a gradient at the output of a convolution
-SUM_ROWS, WEIGHT_ROWS = 128, 256  # partial sums of norms and of weights that are loaded at once
 PROGRAMS = 264  # with 4 warps of a kernel that loops over pixels: two per multiprocessor of an H200
 EPSILON = 1e-5  # of batch-norm
 BLOCK = 1024  # parameters of a program that packs them
-HOPPER = int(os.environ.get("PDL", "1")) if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0) else 0
-EARLY_START = tl.constexpr(HOPPER)  # a kernel may be launched while the one before it ends, and then waits for its end
-EARLY = {"launch_pdl": True} if HOPPER else {}  # the launch option of such kernels
 MOST_CLASSES = 128  # of the classifier kernels
 
 
@@ -94,15 +88,6 @@ def _backward_sizes(pixels: int) -> dict[str, int]:
 
 
 @triton.jit
-def _wait_for_previous():
-    """Wait for the kernel before this one, which may still run if it was launched with EARLY."""
-    if EARLY_START > 0:
-        tl.extra.cuda.gdc_wait()
-    if EARLY_START > 1:
-        tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
 def _mixed(x, key):
     """Return a multiply-shift hash of 32 bits; the key enters between its two multiplications."""
     x = (x ^ (x >> 16)) * 0x21F0AAAD
@@ -134,7 +119,7 @@ def _scale_and_shift(gamma, beta, mean, rstd, c, inside):
 
 @triton.jit
 def _pack(parameters, source, wide, half, size, BLOCK: tl.constexpr):
-    """Copy the real parameters to their packed positions in fp32 and in the dtype of the buffers, with zeros between."""
+    """Copy the real parameters to their packed positions in fp32 and in the dtype of the buffers; the rest is 0."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(source + e, mask=e < size, other=-1)
     value = tl.load(parameters + at, mask=at >= 0, other=0.0)
@@ -182,7 +167,6 @@ def _conv_forward(
     BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Compute y (pixels, 16) = dropout(conv3x3(relu(norm(x (pixels, channels))))) and its sums over the tile."""
-    _wait_for_previous()
     p = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.arange(0, SLOT)
     live = p < pixels
@@ -255,7 +239,6 @@ def _conv_images(
     BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Compute what conv_forward does for tiles of whole images: each pixel is normalised once, for all nine taps."""
-    _wait_for_previous()
     p = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.arange(0, SLOT)
     live = p < pixels
@@ -316,7 +299,6 @@ def _transition_forward(
     DROP: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Compute u = dropout(relu(conv1x1(relu(norm(x))))) and y, the 2x2 average of u."""
-    _wait_for_previous()
     # The pixels of a 2x2 window are 8 and BM / 2 rows of the tile apart: the registers of one thread.
     m = tl.arange(0, BM)
     q = tl.program_id(0) * (BM // 4) + m // 16 % (BM // 32) * 8 + m % 8  # pixel of y
@@ -353,7 +335,6 @@ def _transition_forward(
 @triton.jit
 def _statistics(partial, count, mean, variance, rstd, pixels, eps, columns, SLOT: tl.constexpr, ROWS: tl.constexpr):
     """Compute mean, variance and 1 / deviation of 16 columns from the sums of all programs."""
-    _wait_for_previous()
     c = tl.program_id(0) * SLOT + tl.arange(0, SLOT)
     plain = tl.zeros((ROWS, SLOT), tl.float32)
     squared = tl.zeros((ROWS, SLOT), tl.float32)
@@ -374,7 +355,6 @@ def _head_forward(
     x, y, feature, gamma, beta, mean, rstd, area, x_stride, channels, features, BM: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
     """Compute y (images, features) = relu(norm(x)) averaged over each image; `feature` of an unused column is -1."""
-    _wait_for_previous()
     image = tl.program_id(0)
     c = tl.program_id(1) * BK + tl.arange(0, BK)
     inside = c < channels
@@ -649,7 +629,6 @@ def _add_up(
     compute the gradients of the weights, the last ones those of gamma and beta and their terms of S and T. The
     positions of the real parameters, at which their gradients are stored, are -1 for packed ones that are not real.
     """
-    _wait_for_previous()
     first_programs = tl.cdiv(pixels // (HEIGHT * WIDTH) * (HEIGHT + 2) * (WIDTH + 2), BM) if NEXT else 0
     number = tl.program_id(0) - first_programs
     weights = channels * columns // SLOT if WEIGHT else 0
@@ -715,7 +694,6 @@ def _pooled_gradient(
     DROP: tl.constexpr, SLOT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of a transition after its average, divided among the four pixels that are averaged."""
-    _wait_for_previous()
     q = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(1) * SLOT + tl.arange(0, SLOT)
     there = (q < pooled)[:, None] & (c < outputs)[None, :]
@@ -914,7 +892,7 @@ class Pass:
         kernel[(programs,)](
             x, y[:, to:], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
             pixels, x.stride(0) if norm else SLOT, y.stride(0), unit.channels,
-            DROP=self.seeds is not None and norm, SLOT=SLOT, HEIGHT=height, WIDTH=width, **more, **sizes, **EARLY,
+            DROP=self.seeds is not None and norm, SLOT=SLOT, HEIGHT=height, WIDTH=width, **more, **sizes,
         )  # fmt: skip
         self._statistics(partial, self.plan.starts[block] + to, SLOT, pixels)
 
@@ -928,7 +906,7 @@ class Pass:
         _transition_forward[grid](
             x, y[:, to:], self.unpooled[-1], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
             pixels, x.stride(0), y.stride(0), unit.channels, unit.outputs,
-            DROP=self.seeds is not None, WIDTH=width, **sizes, **EARLY,
+            DROP=self.seeds is not None, WIDTH=width, **sizes,
         )  # fmt: skip
         self._statistics(partial, self.plan.starts[block] + to, unit.outputs, pixels // 4)
 
@@ -937,7 +915,7 @@ class Pass:
             rows = min(1024, triton.next_power_of_2(len(partial)))
             _statistics[(columns // SLOT,)](
                 partial, len(partial), self.mean[column:], self.variance[column:], self.rstd[column:], pixels, EPSILON,
-                columns, SLOT=SLOT, ROWS=rows, num_warps=16 if rows > 512 else 8, **EARLY,
+                columns, SLOT=SLOT, ROWS=rows, num_warps=16 if rows > 512 else 8,
             )  # fmt: skip
 
     def _head(self, unit: _Unit) -> Tensor:
@@ -946,7 +924,7 @@ class Pass:
         result = self.new(self.shape[0], self.plan.features, dtype=torch.float32)
         _head_forward[(self.shape[0], triton.cdiv(unit.channels, 64))](
             x, result, self.plan.feature, *self.norm(unit), area, x.stride(0), unit.channels, self.plan.features,
-            BM=64, BK=64, **EARLY,
+            BM=64, BK=64,
         )  # fmt: skip
         return result
 
@@ -957,7 +935,6 @@ class Pass:
         if self.gradients is None:
             self.gradients = self.new(self.plan.real, dtype=torch.float32)
         self.s, self.t = self.wide.new_empty(2, sum(self.plan.widths))
-        self.branch = _Branch(self.wide.device)
         stem, blocks = self.plan.units[0], self.plan.blocks()
         for block in reversed(range(len(blocks))):
             *layers, after = blocks[block]
@@ -974,7 +951,6 @@ class Pass:
                 self.dz = self._pooled_gradient(block, len(layers) * SLOT)
             else:
                 self._backward(block, stem, self.dz, None)
-        self.branch.join()
         result, self.gradients = self.gradients, None
         return result
 
@@ -989,7 +965,7 @@ class Pass:
             pixels // self.shape[0], x.stride(0), unit.channels, chunks * 32, self.plan.features,
             WHOLE=pixels // self.shape[0] % 64 == 0, BM=64, CK=32,
         )  # fmt: skip
-        self._add_up(block, unit, None, sums, writer, add=False, **EARLY)
+        self._add_up(block, unit, None, sums, writer, add=False)
 
     def _statistics_at(self, column: int) -> tuple[Tensor, ...]:
         return tuple(statistic[column:] for statistic in (self.mean, self.rstd, self.s, self.t))
@@ -1000,7 +976,7 @@ class Pass:
         result = self.new(pooled, outputs)
         _pooled_gradient[(triton.cdiv(pooled, 64), outputs // SLOT)](
             x[:, at:], self.g[:, at:], *self._statistics_at(self.plan.starts[block] + at), result,
-            self.rate, pooled, x.stride(0), outputs, DROP=self.seeds is not None, SLOT=SLOT, BM=64, **EARLY,
+            self.rate, pooled, x.stride(0), outputs, DROP=self.seeds is not None, SLOT=SLOT, BM=64,
         )  # fmt: skip
         return result
 
@@ -1017,31 +993,21 @@ class Pass:
         columns = chunks * sizes["CK"]
         programs = min(triton.cdiv(pixels, sizes["BM"]), triton.cdiv(PROGRAMS * 4 // sizes["num_warps"], chunks))
         u = dz if conv else self.unpooled[block]
-        dw = self.branch.borrow((programs, columns, most + rest), self.wide)
+        dw = self.new(programs, columns, most + rest, dtype=torch.float32)
         sums = self.new(programs, 2, columns, dtype=torch.float32)
         _backward[(programs, chunks)](
             x, self.g[:, unit.first :], dz, u, self.half[unit.weight], *self.norm(unit), dw, sums,
             pixels, SLOT if stem else x.stride(0), unit.channels, unit.outputs, columns,
             NORM=not stem, CONV=conv, ADD=add, MOST=most, REST=rest, SLOT=SLOT, HEIGHT=height, WIDTH=width, **sizes,
         )  # fmt: skip
-        with self.branch.beside():
-            self._add_up(block, unit, dw, sums, None, add, norm=False)
-        if not stem:
-            self._add_up(block, unit, None, sums, writer, add, **EARLY)
+        self._add_up(block, unit, dw, sums, writer, add)
 
     def _add_up(
-        self,
-        block: int,
-        unit: _Unit,
-        dw: Tensor | None,
-        sums: Tensor,
-        writer: _Unit | None,
-        add: bool,
-        norm: bool = True,
-        **options: Any,
+        self, block: int, unit: _Unit, dw: Tensor | None, sums: Tensor, writer: _Unit | None, add: bool
     ) -> None:
-        """Add up the weight gradients dw, unless None, the sums with `norm`, and compute dz for a writer, unless None."""
         pixels, height, width = self.size(block)
+        stem = self.plan.units[0]
+        norm = unit is not stem
         columns = 0 if dw is None else dw.shape[2]
         programs = (unit.channels * columns + (unit.channels if norm else 0)) // SLOT
         x, g = self.buffers[block][:, unit.first :], self.g[:, unit.first :]
@@ -1055,53 +1021,9 @@ class Pass:
             unit.channels, unit.outputs, sums.shape[2], columns,
             x, g, mean, rstd, self.dz if writer else sums, *self.dropout(writer or unit), pixels, x.stride(0),
             WEIGHT=dw is not None, NORM=norm, CONV=columns == 9 * SLOT, ADD=add, NEXT=writer is not None,
-            DROP=self.seeds is not None and writer is not self.plan.units[0], HEIGHT=height, WIDTH=width,
-            SLOT=SLOT, ROWS=SUM_ROWS if dw is None else WEIGHT_ROWS, BM=GRADIENT_TILE, num_warps=4, **options,
+            DROP=self.seeds is not None and writer is not stem, HEIGHT=height, WIDTH=width,
+            SLOT=SLOT, ROWS=64, BM=GRADIENT_TILE, num_warps=4,
         )  # fmt: skip
-
-
-class _Branch:
-    """A second stream for work that nothing waits for until `join`, and memory that it reads; on a CPU the same one."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.main = torch.cuda.current_stream(device) if device.type == "cuda" else None
-        self.side = _side_stream(device, self.main.cuda_stream) if self.main else None
-        self.turn = 0
-        self.memory: list[Tensor | None] = [None, None]  # used in turns, since a new place each time is slower
-        self.read: list[torch.cuda.Event | None] = [None, None]  # after which the memory can be written again
-
-    def borrow(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return an uninitialised tensor that one `beside` may read."""
-        self.turn = 1 - self.turn
-        event, memory = self.read[self.turn], self.memory[self.turn]
-        if self.main and event:
-            self.main.wait_event(event)
-        size = math.prod(shape)
-        if memory is None or memory.numel() < size:
-            memory = self.memory[self.turn] = like.new_empty(size)
-        return memory[:size].view(shape)
-
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Work on the second stream, after all work before."""
-        if self.side is None or self.main is None:
-            yield
-            return
-        self.side.wait_stream(self.main)
-        with torch.cuda.stream(self.side):
-            yield
-            self.read[self.turn] = self.side.record_event()
-
-    def join(self) -> None:
-        """Let the main stream wait for the second one."""
-        if self.main and self.side:
-            self.main.wait_stream(self.side)
-
-
-@lru_cache(maxsize=None)
-def _side_stream(device: torch.device, main: int) -> torch.cuda.Stream:
-    """Return the second stream of a stream; of another priority, so that it is no main stream of another thread."""
-    return torch.cuda.Stream(device, priority=-1)
 
 
 class _Features(torch.autograd.Function):
@@ -1159,7 +1081,7 @@ class _Classifier(torch.autograd.Function):
 
 
 def _class_columns(classes: int) -> int:
-    return max(16, triton.next_power_of_2(classes))
+    return max(16, int(triton.next_power_of_2(classes)))
 
 
 def _packed(plan: _Plan, parameters: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -1259,10 +1181,13 @@ def _update_running_statistics(norms: Sequence[nn.BatchNorm2d], batch_pass: Pass
     size = len(plan.column_of)
     _running_statistics[(triton.cdiv(size, 256),)](
         batch_pass.mean, batch_pass.variance, plan.column_of, plan.to_running, plan.to_variance, plan.block_of,
-        flat, tracked, size, len(norms), batch_pass.size(0)[0], momentum, BLOCK=256, NP=triton.next_power_of_2(len(norms)),
+        flat, tracked, size, len(norms), batch_pass.size(0)[0], momentum,
+        BLOCK=256, NP=triton.next_power_of_2(len(norms)),
     )  # fmt: skip
     if apart:
-        torch._foreach_copy_(pairs, [p.view_as(q) for p, q in zip(flat.split([q.numel() for q in pairs]), pairs, strict=True)])
+        torch._foreach_copy_(
+            pairs, [p.view_as(q) for p, q in zip(flat.split([q.numel() for q in pairs]), pairs, strict=True)]
+        )
         torch._foreach_add_([_tracked(norm.num_batches_tracked) for norm in norms], 1)
 
 

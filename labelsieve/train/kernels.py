@@ -150,10 +150,7 @@ def _update(
         g = (g + p * DECAY).to(tl.float32).to(tl.float64)
         m = tl.load(momentum + e, mask=inside, other=0.0).to(tl.float64) * MOMENTUM + g
         tl.store(momentum + e, m.to(tl.float32), mask=inside)
-        if NESTEROV:
-            g = (g + m * MOMENTUM).to(tl.float32).to(tl.float64)
-        else:
-            g = m.to(tl.float32).to(tl.float64)
+        g = ((g + m * MOMENTUM) if NESTEROV else m).to(tl.float32).to(tl.float64)
         tl.store(parameter + e, (p - tl.load(lr).to(tl.float64) * g).to(tl.float32), mask=inside)
 
 
@@ -194,9 +191,7 @@ def _count(
         one = learnt.to(tl.int64)
         tl.atomic_add(kept + n * classes + y, one, mask=learnt, sem="relaxed")
         if CLEAN:
-            same = tl.load(target + n * target_stride + i, mask=live, other=0) == tl.load(
-                clean + i, mask=live, other=0
-            )
+            same = tl.load(target + n * target_stride + i, mask=live, other=0) == tl.load(clean + i, mask=live, other=0)
             tl.atomic_add(kept_clean + n, tl.sum((learnt & same).to(tl.int64), 0), sem="relaxed")
     at = tl.load(index + i, mask=live, other=0)
     tl.atomic_add(margin + at, margins / NETWORKS, mask=valid, sem="relaxed")
@@ -259,7 +254,7 @@ def decide(method: Method, logits: Tensor, labels: Tensor) -> tuple[Step, Tensor
     weight, losses = probs.new_empty(networks, count), probs.new_empty(networks)
     gradient = torch.empty_like(logits)
     select: Any = method.weigh[0] if len(method.weigh) else None
-    criterion = select.criterion if select else None
+    criterion: Any = select.criterion if select else None
     penalized = isinstance(criterion, CriteriaPL)
     _decide[(networks,)](
         logits, labels, criterion.penalty if penalized else probs, select.share if select else labels,
@@ -321,7 +316,9 @@ def restore(now: Tensor, then: Tensor, learns: Tensor) -> None:
     _restore[(triton.cdiv(now.numel(), BLOCK),)](now, then, now.numel(), learns, BLOCK=BLOCK)
 
 
-def count(meters: Any, tally: Any, position: Tensor, outcome: Any, labels: Tensor, clean: Tensor | None, index: Tensor) -> None:  # fmt: skip
+def count(
+    meters: Any, tally: Any, position: Tensor, outcome: Any, labels: Tensor, clean: Tensor | None, index: Tensor
+) -> None:
     """Add a step to `Meters` and `Tally` and its number of samples to the position."""
     step = outcome.step
     probs, weight, target = step.probs.contiguous(), step.decision.weight.contiguous(), step.decision.target
@@ -340,12 +337,12 @@ def count(meters: Any, tally: Any, position: Tensor, outcome: Any, labels: Tenso
 
 @cache
 def _columns(classes: int) -> int:
-    return max(2, triton.next_power_of_2(classes))
+    return max(2, int(triton.next_power_of_2(classes)))
 
 
 def _rows(count: int, classes: int) -> int:
     """Return the samples of a program, such that it has at most TILE probabilities, or one sample."""
-    return max(1, min(triton.next_power_of_2(count), TILE // _columns(classes), 32))
+    return max(1, min(int(triton.next_power_of_2(count)), TILE // _columns(classes), 32))
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

@@ -12,7 +12,6 @@ from labelsieve.core.method import Method, Step
 from labelsieve.runtime import join_adjacent
 from labelsieve.train.settings import Training
 
-
 MOST_PIECES = 4  # tensors of gradients of a network that are updated by kernels
 
 
@@ -110,6 +109,7 @@ class Learner:
         Returns which networks have finite losses and gradients, (N).
         """
         kernels, gradients = step_kernels(step.losses.device), self._gradients()
+        finite: Tensor
         if kernels is not None and gradients is not None:
             momenta = [_momenta(optimizer) for optimizer in self.optimizers]
             finite, learning = kernels.update(self.parameters, gradients, momenta, step, self.optimizers)

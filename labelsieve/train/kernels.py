@@ -242,6 +242,7 @@ def decides(method: Method, count: int, classes: int) -> bool:
         and type(part) is Select
         and not (part.exchange or part.joint or part.floor or part.align or part.trusted is not None)
         and type(part.criterion) in (CriteriaOL, CriteriaPL, CriteriaALL)
+        and part.criterion.num_classes == classes
         and getattr(part.criterion, "compensate", "") != "iteration"
     )
 

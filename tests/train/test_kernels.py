@@ -93,7 +93,8 @@ def test_only_plain_selections_are_decided(kernels):
         "mentornet-prop",
     }
     plain = make("mentornet-prop", Problem(10, 0.4, 0))
-    assert not kernels.decides(plain, 129, 10) and not kernels.decides(plain, 128, 129)
+    assert not kernels.decides(plain, 129, 10) and not kernels.decides(plain, 128, 11)
+    assert not kernels.decides(make("default", Problem(129, 0.0)), 128, 129)
     for options in ({"align": True}, {"floor": 0.5}, {"criterion": "margin"}):
         assert not kernels.decides(make("mentornet-prop", Problem(10, 0.4, 0), **options), 128, 10)
     plain.weigh[0].trust(torch.ones(300, dtype=torch.bool))

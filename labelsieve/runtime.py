@@ -29,6 +29,20 @@ def prediction_batch_size(shape: Sequence[int]) -> int:
     return min(MAX_BATCH, max(1, MAX_VALUES // math.prod(shape)))
 
 
+def join_adjacent(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return flat views of the same memory, in which tensors that lie one after the other are one."""
+    joined: list[torch.Tensor] = []
+    end = -1  # address after the last view
+    for tensor in tensors:
+        same = joined and tensor.dtype == joined[-1].dtype and tensor.is_contiguous() and tensor.data_ptr() == end
+        if same and tensor.untyped_storage().data_ptr() == joined[-1].untyped_storage().data_ptr():
+            joined[-1] = joined[-1].as_strided((len(joined[-1]) + tensor.numel(),), (1,))
+        else:
+            joined.append(tensor.detach().flatten())
+        end = tensor.data_ptr() + tensor.numel() * tensor.element_size()
+    return joined
+
+
 def usable_device(name: str) -> torch.device:
     """Return the device of this name, or raise InputError if it cannot hold a tensor."""
     try:

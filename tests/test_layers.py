@@ -60,7 +60,7 @@ LIBRARIES: dict[str, set[str]] = {
     "methods": {"torch"},
     "data": {"PIL", "numpy", "simplejpeg", "torch"},  # and pyarrow, by name
     "models": {"numpy", "safetensors", "torch", "triton"},  # and timm, by name
-    "train": {"safetensors", "torch"},
+    "train": {"safetensors", "torch", "triton"},
     "audit": {"PIL", "numpy"},  # and pyarrow, by name
     "features": {"numpy", "safetensors", "torch"},  # and timm, tokenizers and transformers, by name
     "quality": {"numpy", "torch"},

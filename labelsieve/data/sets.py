@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -23,16 +24,24 @@ from labelsieve.data.images import DECODER, Frame, Pictures, Unusable, decode_in
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation per channel
 LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # of the weights of EfficientNet-Lite
 CHANNELS = {"imagenet": IMAGENET, "lite": LITE}  # by the name of the normalisation
+MOMENTS_CHUNK = 1024  # images whose mean and deviation are computed at once
 SLOTS = 3  # batches on the host: one is copied to the device while the others are decoded
 Fill = Callable[[Array, Sequence[int]], None]  # write samples into the rows of an array
 
 
 def standardise(images: Tensor) -> Tensor:
     """Scale each image to zero mean and unit deviation over all pixels and channels, (B, C, H, W) uint8 -> float32."""
-    pixels = images.float()
-    deviation, mean = torch.std_mean(pixels, dim=(1, 2, 3), correction=0, keepdim=True)
-    smallest = images[0].numel() ** -0.5  # for images of one color
-    return (pixels - mean) / deviation.clamp(min=smallest)
+    return _scale(images, *_mean_and_deviation(images))
+
+
+def _mean_and_deviation(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the deviation of each image, at least the smallest of an image that has one."""
+    deviation, mean = torch.std_mean(images.float(), dim=(1, 2, 3), correction=0, keepdim=True)
+    return mean, deviation.clamp(min=images[0].numel() ** -0.5)  # for images of one color
+
+
+def _scale(images: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    return torch.sub(images, mean).div_(deviation)
 
 
 def normalise_inputs(samples: Tensor, normalise: str) -> Tensor:
@@ -107,7 +116,14 @@ class Labelled:
 
     def inputs(self, index: Tensor) -> Tensor:
         """Return the normalised network inputs of the given samples."""
-        return normalise_inputs(self.images[index], self.normalise)
+        if self.images.dtype != torch.uint8 or self.normalise in CHANNELS:
+            return normalise_inputs(self.images[index], self.normalise)
+        return _scale(self.images[index], *self._moments[index].unbind(1))
+
+    @cached_property
+    def _moments(self) -> Tensor:
+        """Mean and deviation of every image, (n, 2, 1, 1, 1), computed once."""
+        return torch.cat([torch.stack(_mean_and_deviation(part), 1) for part in self.images.split(MOMENTS_CHUNK)])
 
     def to(self, device: torch.device) -> "Labelled":
         """Return the set on a device."""

@@ -14,9 +14,10 @@ separately, these operations move far more bytes than the convolution needs. The
       dx_i = (gamma_i * d_i - gamma_i * Σ d_i / n - x̂ * gamma_i * Σ(d_i x̂) / n) / deviation
   x̂ is equal for all readers, so only G = Σ_i gamma_i d_i / deviation is stored per pixel, and S = Σ_i gamma_i Σ d_i
   and T = Σ_i gamma_i Σ(d_i x̂) per channel; after all readers, dx = G - (S / n + x̂ T / n) / deviation.
-* **Each pixel is normalised three times, not nine**: a tile contains full rows of the image; it is loaded once per row
-  of the 3x3 kernel and multiplied with the weights of the three taps in that row at once, and the sums are shifted
-  sideways at the end.
+* **Each pixel is normalised once or three times, not nine times.** A tile of whole images, in the later blocks, is
+  loaded once and multiplied with the weights of all nine taps; the sums are shifted at the end. Other tiles contain
+  full rows of the image; they are loaded once per row of the 3x3 kernel and multiplied with the weights of the three
+  taps in that row at once, and the sums are shifted sideways at the end.
 * **Both gradients of a convolution in one pass**: a tile of the buffer is read once; its nine shifted output gradients
   are loaded as 9 x 16 columns and used for both d = Σ dz W and dW = Σ a dz. Images have a border of zeros in dz.
 * **The next tile is loaded while the current one is used**: few programs fit on a multiprocessor at a time.
@@ -26,7 +27,7 @@ separately, these operations move far more bytes than the convolution needs. The
 Products use the dtype of the buffers (bf16) and are summed in fp32, like autocast does.
 
 The file contains, in this order: tile sizes, kernels, the memory layout (``_Plan``), the passes (``Pass``), and the
-interface to the network (``applies`` and ``features``).
+interface to the network (``applies``, ``logits`` and ``features``).
 """
 
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from labelsieve.runtime import join_adjacent
+
 if TYPE_CHECKING:
     from labelsieve.models.densenet import DenseNet
 
@@ -49,6 +52,8 @@ SMALLEST_TILE = 64  # pixels
 GRADIENT_TILE = 256  # pixels of a program that computes a gradient at the output of a convolution
 PROGRAMS = 264  # with 4 warps of a kernel that loops over pixels: two per multiprocessor of an H200
 EPSILON = 1e-5  # of batch-norm
+BLOCK = 1024  # parameters of a program that packs them
+MOST_CLASSES = 128  # of the classifier kernels
 
 
 # Tile sizes, warps and stages that were fastest on an H200 (benchmarks/fused_tiles.py).
@@ -59,6 +64,13 @@ def _conv_sizes(pixels: int, channels: int) -> dict[str, int]:
     few = pixels <= 16384
     columns = min(64 if few else 32, triton.next_power_of_2(channels))
     return {"BM": SMALLEST_TILE if few else 128, "BK": columns, "num_warps": 4, "num_stages": 1}
+
+
+def _image_sizes(area: int) -> dict[str, int] | None:
+    """Return the launch settings of conv_images for images of `area` pixels, or None to use conv_forward."""
+    if area == 256:
+        return {"BM": 256, "BK": 32, "num_warps": 8, "num_stages": 1}
+    return {"BM": 64, "BK": 64, "num_warps": 4, "num_stages": 1} if 64 % area == 0 else None
 
 
 def _transition_sizes() -> dict[str, int]:
@@ -103,6 +115,27 @@ def _scale_and_shift(gamma, beta, mean, rstd, c, inside):
     """Return the scale and shift of batch-norm, x * scale + shift, for columns c."""
     scale = tl.load(gamma + c, mask=inside, other=0.0) * tl.load(rstd + c, mask=inside, other=0.0)
     return scale, tl.load(beta + c, mask=inside, other=0.0) - tl.load(mean + c, mask=inside, other=0.0) * scale
+
+
+@triton.jit
+def _pack(parameters, source, wide, half, size, BLOCK: tl.constexpr):
+    """Copy the real parameters to their packed positions in fp32 and in the dtype of the buffers; the rest is 0."""
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.load(source + e, mask=e < size, other=-1)
+    value = tl.load(parameters + at, mask=at >= 0, other=0.0)
+    tl.store(wide + e, value, mask=e < size)
+    tl.store(half + e, value.to(half.dtype.element_ty), mask=e < size)
+
+
+@triton.jit
+def _pixels_first(images, out, pixels, area, channels, SLOT: tl.constexpr, BM: tl.constexpr):
+    """Copy images (B, channels, area) to (B, area, 16) with zeros in unused columns."""
+    p = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.arange(0, SLOT)
+    live = (p < pixels)[:, None]
+    place = (p // area * channels * area + p % area)[:, None] + o[None, :] * area
+    value = tl.load(images + place, mask=live & (o < channels)[None, :], other=0.0)
+    tl.store(out + p[:, None] * SLOT + o[None, :], value.to(out.dtype.element_ty), mask=live)
 
 
 @triton.jit
@@ -167,6 +200,86 @@ def _conv_forward(
     new = total.to(y.dtype.element_ty)
     tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
     new = new.to(tl.float32)  # 0 in rows that are not live
+    tl.store(partial + tl.program_id(0) * 2 * SLOT + o, tl.sum(new, 0))
+    tl.store(partial + tl.program_id(0) * 2 * SLOT + SLOT + o, tl.sum(new * new, 0))
+
+
+@triton.jit
+def _image_tile(
+    x, w, gamma, beta, mean, rstd, first, p, live, x_stride, channels, SLOT: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """Load the inputs of a step of conv_images: x at p, the weights of eight taps and of the last, scale and shift."""
+    c = first + tl.arange(0, BK)
+    inside = c < channels
+    a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+    o = tl.arange(0, 8 * SLOT)
+    place = ((o // SLOT)[None, :] * channels + c[:, None]) * SLOT + (o % SLOT)[None, :]
+    w_most = tl.load(w + place, mask=inside[:, None], other=0.0)
+    o = tl.arange(0, SLOT)
+    w_rest = tl.load(w + (8 * channels + c[:, None]) * SLOT + o[None, :], mask=inside[:, None], other=0.0)
+    scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
+    return a, w_most, w_rest, scale, shift
+
+
+@triton.jit
+def _shifted(
+    products, here, row, column, DOWN: tl.constexpr, RIGHT: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Return the rows of products DOWN image rows below and RIGHT pixels to the right, 0 outside of the image."""
+    there = (row + DOWN >= 0) & (row + DOWN < HEIGHT) & (column + RIGHT >= 0) & (column + RIGHT < WIDTH)
+    moved = tl.gather(products, tl.minimum(tl.maximum(here + (DOWN * WIDTH + RIGHT), 0), BM - 1), 0)
+    return tl.where(there[:, None], moved, 0.0)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def _conv_images(
+    x, y, w, gamma, beta, mean, rstd, partial, seeds, layer, rate, pixels, x_stride, y_stride, channels,
+    DROP: tl.constexpr, SLOT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Compute what conv_forward does for tiles of whole images: each pixel is normalised once, for all nine taps."""
+    p = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.arange(0, SLOT)
+    live = p < pixels
+    row = (p // WIDTH) % HEIGHT
+    column = p % WIDTH
+    most = tl.zeros((BM, 8 * SLOT), tl.float32)
+    rest = tl.zeros((BM, SLOT), tl.float32)
+    next_a, next_most, next_rest, next_scale, next_shift = _image_tile(
+        x, w, gamma, beta, mean, rstd, 0, p, live, x_stride, channels, SLOT, BK
+    )
+    for first in range(0, channels, BK):
+        a, w_most, w_rest, scale, shift = next_a, next_most, next_rest, next_scale, next_shift
+        next_a, next_most, next_rest, next_scale, next_shift = _image_tile(
+            x, w, gamma, beta, mean, rstd, first + BK, p, live, x_stride, channels, SLOT, BK
+        )
+        a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(w_most.dtype)
+        most = tl.dot(a, w_most, most, input_precision="ieee")
+        rest = tl.dot(a, w_rest, rest, input_precision="ieee")
+    # columns of `most`: 16 per tap, whose number has three bits; y at q is the sum over the taps of products at q + tap
+    even, odd = tl.split(tl.permute(tl.reshape(most, (BM, 2, 2, 2, SLOT)), (0, 4, 1, 2, 3)))
+    even_low, even_high = tl.split(even)
+    odd_low, odd_high = tl.split(odd)
+    tap0, tap4 = tl.split(even_low)
+    tap2, tap6 = tl.split(even_high)
+    tap1, tap5 = tl.split(odd_low)
+    tap3, tap7 = tl.split(odd_high)
+    here = tl.arange(0, BM)[:, None] + tl.zeros((BM, SLOT), tl.int32)
+    total = tap4 + _shifted(tap0, here, row, column, -1, -1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap1, here, row, column, -1, 0, HEIGHT, WIDTH, BM)
+    total += _shifted(tap2, here, row, column, -1, 1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap3, here, row, column, 0, -1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap5, here, row, column, 0, 1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap6, here, row, column, 1, -1, HEIGHT, WIDTH, BM)
+    total += _shifted(tap7, here, row, column, 1, 0, HEIGHT, WIDTH, BM)
+    total += _shifted(rest, here, row, column, 1, 1, HEIGHT, WIDTH, BM)
+    total = tl.where(live[:, None], total, 0.0)
+    if DROP:
+        total *= _dropout_factor(p[:, None] * SLOT + o[None, :], seeds, layer, rate)
+    new = total.to(y.dtype.element_ty)
+    tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
+    new = new.to(tl.float32)
     tl.store(partial + tl.program_id(0) * 2 * SLOT + o, tl.sum(new, 0))
     tl.store(partial + tl.program_id(0) * 2 * SLOT + SLOT + o, tl.sum(new * new, 0))
 
@@ -239,9 +352,9 @@ def _statistics(partial, count, mean, variance, rstd, pixels, eps, columns, SLOT
 
 @triton.jit
 def _head_forward(
-    x, y, gamma, beta, mean, rstd, area, x_stride, channels, BM: tl.constexpr, BK: tl.constexpr
+    x, y, feature, gamma, beta, mean, rstd, area, x_stride, channels, features, BM: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
-    """Compute y (images, channels) = relu(norm(x)) averaged over each image."""
+    """Compute y (images, features) = relu(norm(x)) averaged over each image; `feature` of an unused column is -1."""
     image = tl.program_id(0)
     c = tl.program_id(1) * BK + tl.arange(0, BK)
     inside = c < channels
@@ -253,7 +366,79 @@ def _head_forward(
         a = tl.load(x + (image * area + p)[:, None] * x_stride + c[None, :], mask=there, other=0.0).to(tl.float32)
         a = tl.maximum(a * scale[None, :] + shift[None, :], 0.0)
         total += tl.sum(tl.where(there, a, 0.0), 0)
-    tl.store(y + image * channels + c, total / area, mask=inside)
+    at = tl.load(feature + c, mask=inside, other=-1)
+    tl.store(y + image * features + at, total / area, mask=at >= 0)
+
+
+@triton.jit
+def _classifier_forward(
+    x, w, b, y, images, features, classes, DTYPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """Compute y (images, classes) = x (images, features) w.T (features, classes) + b."""
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.arange(0, BN)
+    total = tl.zeros((BM, BN), tl.float32)
+    for first in range(0, features, BK):
+        c = first + tl.arange(0, BK)
+        inside = c < features
+        rows = (m < images)[:, None] & inside[None, :]
+        columns = inside[:, None] & (n < classes)[None, :]
+        a = tl.load(x + m[:, None] * features + c[None, :], mask=rows, other=0.0).to(DTYPE)
+        weights = tl.load(w + n[None, :] * features + c[:, None], mask=columns, other=0.0).to(DTYPE)
+        total = tl.dot(a, weights, total, input_precision="ieee")
+    total += tl.load(b + n, mask=n < classes, other=0.0)[None, :]
+    tl.store(y + m[:, None] * classes + n[None, :], total, mask=(m < images)[:, None] & (n < classes)[None, :])
+
+
+@triton.jit
+def _classifier_backward(
+    x, w, dy, dx, dw, db, images, features, classes,
+    DTYPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Compute dx, dw and db of the classifier for BK features per program."""
+    c = tl.program_id(0) * BK + tl.arange(0, BK)
+    n = tl.arange(0, BN)
+    inside = (c < features)[None, :]
+    place = n[:, None] * features + c[None, :]
+    there = (n < classes)[:, None] & inside
+    weights = tl.load(w + place, mask=there, other=0.0).to(DTYPE)
+    total = tl.zeros((BN, BK), tl.float32)
+    bias = tl.zeros((BN,), tl.float32)
+    for first in range(0, images, BM):
+        m = first + tl.arange(0, BM)
+        live = (m < images)[:, None]
+        d = tl.load(dy + m[:, None] * classes + n[None, :], mask=live & (n < classes)[None, :], other=0.0)
+        bias += tl.sum(d.to(tl.float32), 0)
+        d = d.to(DTYPE)
+        place_x = m[:, None] * features + c[None, :]
+        a = tl.load(x + place_x, mask=live & inside, other=0.0).to(DTYPE)
+        tl.store(dx + place_x, tl.dot(d, weights, input_precision="ieee"), mask=live & inside)
+        total = tl.dot(tl.trans(d), a, total, input_precision="ieee")
+    tl.store(dw + place, total, mask=there)
+    if tl.program_id(0) == 0:
+        tl.store(db + n, bias, mask=n < classes)
+
+
+@triton.jit
+def _running_statistics(
+    mean, variance, column, place, distance, block, running, tracked, size, norms, pixels, momentum,
+    BLOCK: tl.constexpr, NP: tl.constexpr,
+):  # fmt: skip
+    """Update the running mean and variance of every norm channel, `distance` after the mean, and the counters."""
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = e < size
+    c = tl.load(column + e, mask=inside, other=0)
+    n = (pixels >> (2 * tl.load(block + e, mask=inside, other=0))).to(tl.float32)
+    unbiased = tl.load(variance + c, mask=inside, other=0.0) * (n / (n - 1))
+    to_mean = running + tl.load(place + e, mask=inside, other=0)
+    to_variance = to_mean + tl.load(distance + e, mask=inside, other=0)
+    old = tl.load(to_mean, mask=inside, other=0.0)
+    tl.store(to_mean, old + momentum * (tl.load(mean + c, mask=inside, other=0.0) - old), mask=inside)
+    old = tl.load(to_variance, mask=inside, other=0.0)
+    tl.store(to_variance, old + momentum * (unbiased - old), mask=inside)
+    if tl.program_id(0) == 0:
+        i = tl.arange(0, NP)
+        tl.store(tracked + i, tl.load(tracked + i, mask=i < norms, other=0) + 1, mask=i < norms)
 
 
 @triton.jit
@@ -378,8 +563,8 @@ def _backward(
 
 @triton.jit
 def _head_backward(
-    x, g, dy, gamma, beta, mean, rstd, sums, pixels, area, x_stride, channels, padded,
-    BM: tl.constexpr, CK: tl.constexpr,
+    x, g, dy, feature, gamma, beta, mean, rstd, sums, pixels, area, x_stride, channels, padded, features,
+    WHOLE: tl.constexpr, BM: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     """Compute G = scale * d of the average over an image and, per program, the sums of d and d * x̂."""
     c = tl.program_id(1) * CK + tl.arange(0, CK)
@@ -387,13 +572,19 @@ def _head_backward(
     scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
     center = tl.load(mean + c, mask=inside, other=0.0)
     inverse = tl.load(rstd + c, mask=inside, other=0.0)
+    at = tl.load(feature + c, mask=inside, other=-1)
     plain = tl.zeros((CK,), tl.float32)
     normal = tl.zeros((CK,), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(pixels, BM), tl.num_programs(0)):
         p = tile * BM + tl.arange(0, BM)
         there = (p < pixels)[:, None] & inside[None, :]
         full = tl.load(x + p[:, None] * x_stride + c[None, :], mask=there, other=0.0).to(tl.float32)
-        d = tl.load(dy + (p // area)[:, None] * channels + c[None, :], mask=there, other=0.0) / area
+        if WHOLE:  # a tile is within one image
+            of_image = tl.load(dy + tile * BM // area * features + at, mask=at >= 0, other=0.0).to(tl.float32) / area
+            d = tl.where(there, of_image[None, :], 0.0)
+        else:
+            used = there & (at >= 0)[None, :]
+            d = tl.load(dy + (p // area)[:, None] * features + at[None, :], mask=used, other=0.0).to(tl.float32) / area
         d = tl.where(full * scale[None, :] + shift[None, :] > 0, d, 0.0)
         plain += tl.sum(d, 0)
         normal += tl.sum(d * (full - center[None, :]) * inverse[None, :], 0)
@@ -425,7 +616,7 @@ def _input_gradient(x, g, mean, rstd, s, t, place, there, pixels):
 
 @triton.jit(do_not_specialize=["layer"])
 def _add_up(
-    dw, sums, count, gamma, dweight, dgamma, dbeta, s, t, channels, outputs, padded, columns,
+    dw, sums, count, gamma, gradients, weight_at, gamma_at, beta_at, s, t, channels, outputs, padded, columns,
     x, g, mean, rstd, dz, seeds, layer, rate, pixels, x_stride,
     WEIGHT: tl.constexpr, NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, NEXT: tl.constexpr,
     DROP: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
@@ -435,10 +626,11 @@ def _add_up(
 
     With NEXT, all readers of the first 16 columns are done: the first programs compute the gradient at the output of
     the convolution that wrote them, dz (images, height + 2, width + 2, 16) with a border of zeros. The next programs
-    compute the gradients of the weights, the last ones those of gamma and beta and their terms of S and T.
+    compute the gradients of the weights, the last ones those of gamma and beta and their terms of S and T. The
+    positions of the real parameters, at which their gradients are stored, are -1 for packed ones that are not real.
     """
-    gradients = tl.cdiv(pixels // (HEIGHT * WIDTH) * (HEIGHT + 2) * (WIDTH + 2), BM) if NEXT else 0
-    number = tl.program_id(0) - gradients
+    first_programs = tl.cdiv(pixels // (HEIGHT * WIDTH) * (HEIGHT + 2) * (WIDTH + 2), BM) if NEXT else 0
+    number = tl.program_id(0) - first_programs
     weights = channels * columns // SLOT if WEIGHT else 0
     o = tl.arange(0, SLOT)
     if number < 0:
@@ -466,21 +658,24 @@ def _add_up(
     elif number < weights:
         e = number * SLOT + o  # element of (channels, columns)
         r = tl.arange(0, ROWS)
+        c = e // columns
+        o = e % columns
+        if CONV:
+            at = tl.load(weight_at + ((o // SLOT) * channels + c) * SLOT + o % SLOT)
+        else:
+            at = tl.load(weight_at + c * outputs + o, mask=o < outputs, other=-1)
         total = tl.zeros((ROWS, SLOT), tl.float32)
         for first in range(0, count, ROWS):
             place = (first + r)[:, None] * (padded * columns) + e[None, :]
             total += tl.load(dw + place, mask=(first + r < count)[:, None], other=0.0)
-        c = e // columns
-        o = e % columns
-        if CONV:
-            tl.store(dweight + ((o // SLOT) * channels + c) * SLOT + o % SLOT, tl.sum(total, 0))
-        else:
-            tl.store(dweight + c * outputs + o, tl.sum(total, 0), mask=o < outputs)
+        tl.store(gradients + at, tl.sum(total, 0), mask=at >= 0)
     elif NORM:
         c = (number - weights) * SLOT + o
         of_beta, of_gamma = _sums_of(sums, count, c, padded, SLOT, ROWS)
-        tl.store(dbeta + c, of_beta)
-        tl.store(dgamma + c, of_gamma)
+        at = tl.load(beta_at + c)
+        tl.store(gradients + at, of_beta, mask=at >= 0)
+        at = tl.load(gamma_at + c)
+        tl.store(gradients + at, of_gamma, mask=at >= 0)
         needed = (c >= SLOT) if NEXT else (c >= 0)
         factor = tl.load(gamma + c)
         if ADD:
@@ -537,7 +732,7 @@ class _Plan:
 
     def __init__(self, inputs: int, widths: tuple[int, ...], layers: int, growth: int) -> None:
         self.units: list[_Unit] = []
-        self.sources: list[Tensor] = []  # per packed parameter: its position among the real ones, or -1
+        self.sources: list[Tensor] = []  # per packed parameter: its position among the real ones, or -1; see `source`
         self.norms: list[Tensor] = []  # per real norm channel: its column within all blocks
         self.real = self.packed = self.statistics = 0
         self.widths = [_padded(width) + SLOT * layers for width in widths]  # columns of each block
@@ -550,12 +745,10 @@ class _Plan:
                 after = len(columns) if block + 1 < len(widths) else 0
                 outputs, side = (growth, 3) if layer < layers else (after, 1)
                 self._add(columns, outputs, side, SLOT * (layers - layer), self.starts[block])
-        self.features = columns  # columns of the real channels after the last block
-        packed = torch.cat(self.sources)
-        idle = packed < 0
-        self.to_packed = torch.where(idle, self.real, packed)  # a zero is appended to the real parameters
-        self.to_real = torch.empty(self.real, dtype=torch.int64)
-        self.to_real[packed[~idle]] = torch.arange(len(packed))[~idle]
+        self.features = len(columns)  # real channels after the last block, in `columns`
+        self.feature = torch.full((self.units[-1].channels,), -1, dtype=torch.int32)  # the inverse, -1 if unused
+        self.feature[columns] = torch.arange(len(columns), dtype=torch.int32)
+        self.source = torch.cat(self.sources).int()
         self.to_columns = torch.cat(self.norms)
         spread = [torch.full((unit.norm.stop - unit.norm.start,), -1) for unit in self.units]
         count = 0
@@ -564,6 +757,7 @@ class _Plan:
             count += len(columns)
         places = torch.cat(spread)
         self.to_statistics = torch.where(places < 0, count, places)  # a mean of 0 and a variance of 1 are appended
+        self._place_running_statistics([len(columns) for columns in self.norms], layers + 1)
 
     def _add(self, columns: Tensor, outputs: int, side: int, first: int, start: int, norm: bool = True) -> None:
         """Add a unit; the order of real parameters is gamma, beta, weight, that of packed ones weight, gamma, beta."""
@@ -589,9 +783,21 @@ class _Plan:
         weights, gamma, beta = slices
         self.units.append(_Unit(len(self.units), first, start + first, read, written, weights, gamma, beta, statistics))
 
+    def _place_running_statistics(self, sizes: list[int], units: int) -> None:
+        """Describe each norm channel, if the running mean and variance of each norm lie one after the other."""
+        starts = [2 * sum(sizes[:number]) for number in range(len(sizes))]
+        places = [start + torch.arange(size) for start, size in zip(starts, sizes, strict=True)]
+        self.to_running = torch.cat(places).int()  # its running mean
+        self.to_variance = torch.repeat_interleave(torch.tensor(sizes), torch.tensor(sizes)).int()  # relative to it
+        self.block_of = torch.repeat_interleave(torch.arange(len(sizes)) // units, torch.tensor(sizes)).int()
+        self.column_of = self.to_columns.int()
+
     def to(self, device: torch.device) -> "_Plan":
         """Move the index tensors to a device, in place."""
-        for name in ("features", "to_packed", "to_real", "to_columns", "to_statistics"):
+        for name in (
+            *("feature", "source", "to_columns", "to_statistics"),
+            *("to_running", "to_variance", "block_of", "column_of"),
+        ):
             setattr(self, name, getattr(self, name).to(device))
         return self
 
@@ -618,14 +824,15 @@ class Pass:
     shape: tuple[int, int, int]  # images, height, width
     dtype: torch.dtype  # of the buffers
     wide: Tensor  # packed parameters in fp32
+    half: Tensor  # and in the dtype of the buffers
     seeds: Tensor | None  # of dropout, per unit
     rate: float  # of dropout
     running: tuple[Tensor, Tensor] | None  # packed mean and 1 / deviation of all units; None: use those of the batch
 
     def __post_init__(self) -> None:
-        self.half = self.wide.to(self.dtype)
         self.buffers: list[Tensor] = []
         self.unpooled: list[Tensor] = []  # u of every transition
+        self.gradients: Tensor | None = None  # of all real parameters, and after them of the classifier
         self.dz: Tensor  # gradient at the output of the next convolution in the backward pass
         self.mean, self.variance, self.rstd = self.wide.new_empty(3, sum(self.plan.widths))
 
@@ -656,8 +863,11 @@ class Pass:
     def forward(self, images: Tensor) -> Tensor:
         """Return the features (B, features) of images (B, C, H, W)."""
         stem = self.plan.units[0]
-        self.images = images.new_zeros(len(images), *images.shape[2:], SLOT, dtype=self.dtype)
-        self.images[..., : images.shape[1]] = images.permute(0, 2, 3, 1)
+        pixels, height, width = self.size(0)
+        self.images = self.new(len(images), height, width, SLOT)
+        _pixels_first[(triton.cdiv(pixels, 128),)](
+            images.contiguous(), self.images, pixels, height * width, images.shape[1], SLOT=SLOT, BM=128
+        )
         blocks = self.plan.blocks()
         for block, (*layers, _) in enumerate(blocks):
             self.buffers.append(self.new(self.size(block)[0], self.plan.widths[block]))
@@ -672,16 +882,17 @@ class Pass:
 
     def _conv(self, block: int, unit: _Unit, x: Tensor, to: int) -> None:
         pixels, height, width = self.size(block)
-        sizes = _conv_sizes(pixels, unit.channels)
+        norm = unit is not self.plan.units[0]
+        whole = _image_sizes(height * width) if norm else None
+        sizes = whole or _conv_sizes(pixels, unit.channels)
         programs = triton.cdiv(pixels, sizes["BM"])
         partial = self.new(programs, 2, SLOT, dtype=torch.float32)
         y = self.buffers[block]
-        norm = unit is not self.plan.units[0]
-        x_stride = x.stride(0) if norm else SLOT
-        _conv_forward[(programs,)](
+        kernel, more = (_conv_images, {}) if whole else (_conv_forward, {"NORM": norm})
+        kernel[(programs,)](
             x, y[:, to:], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
-            pixels, x_stride, y.stride(0), unit.channels,
-            NORM=norm, DROP=self.seeds is not None and norm, SLOT=SLOT, HEIGHT=height, WIDTH=width, **sizes,
+            pixels, x.stride(0) if norm else SLOT, y.stride(0), unit.channels,
+            DROP=self.seeds is not None and norm, SLOT=SLOT, HEIGHT=height, WIDTH=width, **more, **sizes,
         )  # fmt: skip
         self._statistics(partial, self.plan.starts[block] + to, SLOT, pixels)
 
@@ -701,25 +912,28 @@ class Pass:
 
     def _statistics(self, partial: Tensor, column: int, columns: int, pixels: int) -> None:
         if self.running is None:
+            rows = min(1024, triton.next_power_of_2(len(partial)))
             _statistics[(columns // SLOT,)](
                 partial, len(partial), self.mean[column:], self.variance[column:], self.rstd[column:], pixels, EPSILON,
-                columns, SLOT=SLOT, ROWS=256, num_warps=8,
+                columns, SLOT=SLOT, ROWS=rows, num_warps=16 if rows > 512 else 8,
             )  # fmt: skip
 
     def _head(self, unit: _Unit) -> Tensor:
         x = self.buffers[-1]
         area = len(x) // self.shape[0]
-        result = self.new(self.shape[0], unit.channels, dtype=torch.float32)
+        result = self.new(self.shape[0], self.plan.features, dtype=torch.float32)
         _head_forward[(self.shape[0], triton.cdiv(unit.channels, 64))](
-            x, result, *self.norm(unit), area, x.stride(0), unit.channels, BM=64, BK=64
-        )
-        return result[:, self.plan.features]
+            x, result, self.plan.feature, *self.norm(unit), area, x.stride(0), unit.channels, self.plan.features,
+            BM=64, BK=64,
+        )  # fmt: skip
+        return result
 
     # -- backward
 
     def backward(self, gradient: Tensor) -> Tensor:
         """Return the gradients of the real parameters from those of the features."""
-        self.gradients = torch.empty_like(self.wide)
+        if self.gradients is None:
+            self.gradients = self.new(self.plan.real, dtype=torch.float32)
         self.s, self.t = self.wide.new_empty(2, sum(self.plan.widths))
         stem, blocks = self.plan.units[0], self.plan.blocks()
         for block in reversed(range(len(blocks))):
@@ -737,19 +951,19 @@ class Pass:
                 self.dz = self._pooled_gradient(block, len(layers) * SLOT)
             else:
                 self._backward(block, stem, self.dz, None)
-        return self.gradients[self.plan.to_real]
+        result, self.gradients = self.gradients, None
+        return result
 
     def _head_backward(self, block: int, unit: _Unit, gradient: Tensor, writer: _Unit) -> None:
         x = self.buffers[-1]
         pixels = len(x)
-        dy = gradient.new_zeros(len(gradient), unit.channels, dtype=torch.float32)
-        dy[:, self.plan.features] = gradient.float()
         chunks = triton.cdiv(unit.channels, 32)
         programs = min(triton.cdiv(pixels, 64), triton.cdiv(PROGRAMS, chunks))
         sums = self.new(programs, 2, chunks * 32, dtype=torch.float32)
         _head_backward[(programs, chunks)](
-            x, self.g, dy, *self.norm(unit), sums, pixels, pixels // self.shape[0], x.stride(0), unit.channels,
-            chunks * 32, BM=64, CK=32,
+            x, self.g, gradient.contiguous(), self.plan.feature, *self.norm(unit), sums, pixels,
+            pixels // self.shape[0], x.stride(0), unit.channels, chunks * 32, self.plan.features,
+            WHOLE=pixels // self.shape[0] % 64 == 0, BM=64, CK=32,
         )  # fmt: skip
         self._add_up(block, unit, None, sums, writer, add=False)
 
@@ -803,7 +1017,7 @@ class Pass:
             programs += triton.cdiv(self.dz.numel() // SLOT, GRADIENT_TILE)
         _add_up[(programs,)](
             sums if dw is None else dw, sums, len(sums), self.wide[unit.gamma],
-            self.gradients[unit.weight], self.gradients[unit.gamma], self.gradients[unit.beta], s, t,
+            self.gradients, *(self.plan.source[part] for part in (unit.weight, unit.gamma, unit.beta)), s, t,
             unit.channels, unit.outputs, sums.shape[2], columns,
             x, g, mean, rstd, self.dz if writer else sums, *self.dropout(writer or unit), pixels, x.stride(0),
             WEIGHT=dw is not None, NORM=norm, CONV=columns == 9 * SLOT, ADD=add, NEXT=writer is not None,
@@ -826,24 +1040,57 @@ class _Features(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Any:
         shape = (len(images), *images.shape[2:])
-        ctx.batch_pass = Pass(plan, shape, dtype, _packed(plan, parameters), seeds, rate, None)
+        ctx.batch_pass = Pass(plan, shape, dtype, *_packed(plan, parameters, dtype), seeds, rate, None)
         features = ctx.batch_pass.forward(images)
         ctx.sizes = [parameter.shape for parameter in parameters]
-        mean, variance = ctx.batch_pass.mean[plan.to_columns], ctx.batch_pass.variance[plan.to_columns]
-        ctx.mark_non_differentiable(mean, variance)
-        return features, mean, variance
+        return features, ctx.batch_pass
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
         flat = ctx.batch_pass.backward(gradient)
-        parts = flat.split([shape.numel() for shape in ctx.sizes])
+        parts = flat[: ctx.batch_pass.plan.real].split([shape.numel() for shape in ctx.sizes])
         return (None,) * 5 + tuple(part.view(shape) for part, shape in zip(parts, ctx.sizes, strict=True))
 
 
-def _packed(plan: _Plan, parameters: Sequence[Tensor]) -> Tensor:
-    """Return all parameters in the packed layout, with zeros at unused positions."""
-    zero = parameters[0].new_zeros(1)
-    return torch.cat([*(parameter.detach().flatten() for parameter in parameters), zero])[plan.to_packed]
+class _Classifier(torch.autograd.Function):
+    """A linear layer after the features, whose gradients lie after those of the features."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, batch_pass: "Pass | None", dtype: Any) -> Tensor:
+        (images, features), classes = x.shape, len(weight)
+        ctx.save_for_backward(x, weight)
+        ctx.batch_pass, ctx.dtype = batch_pass, dtype
+        y = x.new_empty(images, classes)
+        _classifier_forward[(triton.cdiv(images, 16),)](
+            x, weight, bias, y, images, features, classes, DTYPE=dtype, BM=16, BN=_class_columns(classes), BK=64
+        )
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        (images, features), classes, real = x.shape, len(weight), ctx.batch_pass.plan.real
+        ctx.batch_pass.gradients = flat = x.new_empty(real + weight.numel() + classes)
+        dw, db = flat[real : real + weight.numel()].view_as(weight), flat[real + weight.numel() :]
+        dx = torch.empty_like(x)
+        _classifier_backward[(triton.cdiv(features, 32),)](
+            x, weight, gradient.contiguous(), dx, dw, db, images, features, classes,
+            DTYPE=ctx.dtype, BM=64, BN=_class_columns(classes), BK=32,
+        )  # fmt: skip
+        return dx, dw, db, None, None
+
+
+def _class_columns(classes: int) -> int:
+    return max(16, int(triton.next_power_of_2(classes)))
+
+
+def _packed(plan: _Plan, parameters: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return all parameters in the packed layout in fp32 and in another dtype, with zeros at unused positions."""
+    joined = join_adjacent(parameters)
+    flat = joined[0] if len(joined) == 1 else torch.cat(joined)
+    wide, half = flat.new_empty(plan.packed), flat.new_empty(plan.packed, dtype=dtype)
+    _pack[(triton.cdiv(plan.packed, BLOCK),)](flat, plan.source, wide, half, plan.packed, BLOCK=BLOCK)
+    return wide, half
 
 
 def _packed_statistics(plan: _Plan, norms: Sequence[nn.BatchNorm2d]) -> tuple[Tensor, Tensor]:
@@ -851,6 +1098,9 @@ def _packed_statistics(plan: _Plan, norms: Sequence[nn.BatchNorm2d]) -> tuple[Te
     mean = torch.cat([*(_tracked(norm.running_mean) for norm in norms), norms[0].weight.new_zeros(1)])
     variance = torch.cat([*(_tracked(norm.running_var) for norm in norms), norms[0].weight.new_ones(1)])
     return mean[plan.to_statistics], (variance + EPSILON).rsqrt()[plan.to_statistics]
+
+
+_TRITON = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
 # ---- the network ---------------------------------------------------------------------------------------------------
@@ -877,8 +1127,23 @@ def applies(network: "DenseNet", images: Tensor) -> bool:
     )
 
 
+def logits(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return the output of the classifier: (B, C, H, W) -> (B, K)."""
+    means, batch_pass = _features(network, images, dtype)
+    classifier = network.classifier
+    if classifier.out_features > MOST_CLASSES:
+        return classifier(means)  # type: ignore[no-any-return]
+    result: Tensor = _Classifier.apply(means, classifier.weight, classifier.bias, batch_pass, _TRITON[dtype])
+    return result
+
+
 def features(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Return the output of the last norm and ReLU, averaged over each image: (B, C, H, W) -> (B, features)."""
+    return _features(network, images, dtype)[0]
+
+
+def _features(network: "DenseNet", images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Pass | None]:
+    """Return the features and, in training, the pass that computed them."""
     plan = plan_of(images.shape[1], network.widths, network.layers, network.growth, images.device)
     stem, *rest = network.features
     units: list[Any] = rest
@@ -891,40 +1156,39 @@ def features(network: "DenseNet", images: Tensor, dtype: torch.dtype = torch.bfl
     if not network.training:
         shape = (len(images), *images.shape[2:])
         with torch.no_grad():
-            whole = _packed(plan, parameters)
-            return Pass(plan, shape, dtype, whole, None, 0.0, _packed_statistics(plan, norms)).forward(images)
+            packed = _packed(plan, parameters, dtype)
+            return Pass(plan, shape, dtype, *packed, None, 0.0, _packed_statistics(plan, norms)).forward(images), None
     seeds = None
     if dropout.rate > 0:
         seeds = torch.empty(len(plan.units), dtype=torch.int64, device=images.device).random_(
             generator=dropout.generator
         )
-    result: Tensor
-    result, mean, variance = _Features.apply(images, plan, seeds, dropout.rate, dtype, *parameters)
+    result, batch_pass = _Features.apply(images, plan, seeds, dropout.rate, dtype, *parameters)
     if norms[0].track_running_stats:
-        _update_running_statistics(norms, mean, variance, images, [unit.conv.kernel_size == (1, 1) for unit in units])
-    return result
+        _update_running_statistics(norms, batch_pass)
+    return result, batch_pass
 
 
 @torch.no_grad()
-def _update_running_statistics(
-    norms: Sequence[nn.BatchNorm2d], mean: Tensor, variance: Tensor, images: Tensor, ends: list[bool]
-) -> None:
-    """Update the running statistics as batch-norm does, with the unbiased variance.
-
-    `ends` is True for units that end a block, after which there is a quarter of the pixels.
-    """
-    sizes = [norm.num_features for norm in norms]
-    pixels = images.numel() // images.shape[1]
-    unbiased = []
-    for end in (*ends, True):
-        unbiased.append(pixels / (pixels - 1))
-        pixels //= 4 if end else 1
-    variances = list(variance.split(sizes))
-    torch._foreach_mul_(variances, unbiased)
-    momentum = norms[0].momentum or 0.0
-    torch._foreach_lerp_([_tracked(norm.running_mean) for norm in norms], list(mean.split(sizes)), momentum)
-    torch._foreach_lerp_([_tracked(norm.running_var) for norm in norms], variances, momentum)
-    torch._foreach_add_([_tracked(norm.num_batches_tracked) for norm in norms], 1)
+def _update_running_statistics(norms: Sequence[nn.BatchNorm2d], batch_pass: Pass) -> None:
+    """Update the running statistics as batch-norm does, with the unbiased variance."""
+    plan, momentum = batch_pass.plan, norms[0].momentum or 0.0
+    pairs = [_tracked(statistic) for norm in norms for statistic in (norm.running_mean, norm.running_var)]
+    running = join_adjacent(pairs)
+    counters = join_adjacent([_tracked(norm.num_batches_tracked) for norm in norms])
+    apart = len(running) > 1 or len(counters) > 1  # work on copies
+    flat, tracked = (torch.cat(parts) if apart else parts[0] for parts in (running, counters))
+    size = len(plan.column_of)
+    _running_statistics[(triton.cdiv(size, 256),)](
+        batch_pass.mean, batch_pass.variance, plan.column_of, plan.to_running, plan.to_variance, plan.block_of,
+        flat, tracked, size, len(norms), batch_pass.size(0)[0], momentum,
+        BLOCK=256, NP=triton.next_power_of_2(len(norms)),
+    )  # fmt: skip
+    if apart:
+        torch._foreach_copy_(
+            pairs, [p.view_as(q) for p, q in zip(flat.split([q.numel() for q in pairs]), pairs, strict=True)]
+        )
+        torch._foreach_add_([_tracked(norm.num_batches_tracked) for norm in norms], 1)
 
 
 def _tracked(statistic: Tensor | None) -> Tensor:

@@ -19,7 +19,8 @@ class Networks(nn.ModuleList):
     """N networks that are given the same inputs: (B, ...) -> (N, B, K)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([network(x) for network in self])
+        logits = [network(x) for network in self]
+        return logits[0].unsqueeze(0) if len(logits) == 1 else torch.stack(logits)
 
 
 def make_networks(make_one: Callable[[], nn.Module], count: int, seed: int, number: int = 0) -> Networks:

@@ -23,7 +23,7 @@ from labelsieve.train.counters import EpochStats, Meters, Tally
 from labelsieve.train.evaluate import ErrorRates, predict_batches
 from labelsieve.train.graph import GraphRecorder, own_stream
 from labelsieve.train.settings import Samples, Training
-from labelsieve.train.step import Learner
+from labelsieve.train.step import Learner, step_kernels
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -359,15 +359,22 @@ class Steps:
 
     def step(self, count: int) -> None:
         """Learn from the next `count` samples."""
-        index = self.order[self.position + torch.arange(count, device=self.order.device)]
-        labels = self.data.labels[index]
+        kernels = step_kernels(self.order.device)
+        if kernels is None:
+            index = self.order[self.position + torch.arange(count, device=self.order.device)]
+            labels, clean = self.data.labels[index], None if self.data.clean is None else self.data.clean[index]
+        else:
+            index, labels, clean = kernels.take(self.order, self.position, count, self.data.labels, self.data.clean)
         inputs = self.data.inputs(index)
         if self.augment is not None:
             inputs = self.augment(inputs, index)
         outcome = self.learner.step(inputs, labels, index)
-        self.meters.add(outcome, labels, None if self.data.clean is None else self.data.clean[index])
-        self.tally.add(outcome.step, outcome.finite, labels, index)
-        self.position.add_(count)
+        if kernels is not None and type(self.tally) is Tally:
+            kernels.count(self.meters, self.tally, self.position, outcome, labels, clean, index)
+        else:
+            self.meters.add(outcome, labels, clean)
+            self.tally.add(outcome.step, outcome.finite, labels, index)
+            self.position.add_(count)
 
     def read(self) -> EpochStats:
         """Return the statistics of the epoch; this is the only time that the host waits for the device."""

@@ -1,12 +1,18 @@
 """Learner: one training step with fixed shapes that reads nothing back from the device."""
 
-from typing import NamedTuple
+import importlib
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from labelsieve.core.method import Method, Step
+from labelsieve.runtime import join_adjacent
 from labelsieve.train.settings import Training
+
+MOST_PIECES = 4  # tensors of gradients of a network that are updated by kernels
 
 
 class Outcome(NamedTuple):
@@ -23,6 +29,7 @@ class Learner:
         self.networks = networks
         self.method = method
         self.training = training
+        self.parameters = [_flatten_parameters(network, training) for network in networks.children()]
         self.optimizers = [_make_sgd(network, training) for network in networks.children()]
         self.buffers = [_flatten_buffers(network) for network in networks.children()]
         groups = method.parameter_groups()
@@ -31,17 +38,25 @@ class Learner:
     def step(self, inputs: Tensor, labels: Tensor, index: Tensor) -> Outcome:
         """Learn from a batch: forward, decide, backward, update the networks and the state of the method."""
         before = [[flat.clone() for flat in buffers] for buffers in self.buffers]
+        kernels = step_kernels(inputs.device)
+        fused = False
         if self.num_learned(len(labels)) < len(labels):
             step = self._two_pass_step(inputs, labels, index, before)
             step.loss.backward()
         else:
             logits = self._logits(inputs)
-            step = self.method.step(logits, labels, index)
-            self._loss(step, inputs, logits).backward()
-        gradients_finite = torch.stack([_gradients_are_finite(network) for network in self.networks.children()])
-        finite = step.losses.detach().isfinite() & gradients_finite
-        self._update(finite, step.decision.active, before)
-        self.method.observe(step, labels, index, finite)
+            fused = kernels is not None and kernels.decides(self.method, *logits.shape[1:])
+            if fused:
+                step, gradient = kernels.decide(self.method, logits, labels)
+                logits.backward(gradient)
+            else:
+                step = self.method.step(logits, labels, index)
+                self._loss(step, inputs, logits).backward()
+        finite = self._update(step, before)
+        if fused:
+            kernels.observe(self.method, step, labels, finite)
+        else:
+            self.method.observe(step, labels, index, finite)
         return Outcome(step, finite)
 
     def num_learned(self, count: int) -> int:
@@ -88,16 +103,55 @@ class Learner:
             extra: Tensor = self.method.regularizer(self.networks, inputs, logits)
         return step.loss + extra
 
-    def _update(self, finite: Tensor, active: Tensor, before: list[list[Tensor]]) -> None:
-        """Update the networks that have finite gradients and a sample to learn from; restore the others."""
-        for learns, optimizer, buffers, saved in zip(
-            finite & active, self.optimizers, self.buffers, before, strict=True
-        ):
-            _conditional_step(optimizer, learns)
+    def _update(self, step: Step, before: list[list[Tensor]]) -> Tensor:
+        """Update the networks that have finite gradients and a sample to learn from; restore the others.
+
+        Returns which networks have finite losses and gradients, (N).
+        """
+        kernels, gradients = step_kernels(step.losses.device), self._gradients()
+        finite: Tensor
+        if kernels is not None and gradients is not None:
+            momenta = [_momenta(optimizer) for optimizer in self.optimizers]
+            finite, learning = kernels.update(self.parameters, gradients, momenta, step, self.optimizers)
+            for optimizer in self.optimizers:
+                optimizer.zero_grad(set_to_none=True)
+        else:
+            sound = torch.stack([_gradients_are_finite(network) for network in self.networks.children()])
+            finite = step.losses.detach().isfinite() & sound
+            learning = finite & step.decision.active
+            for learns, optimizer in zip(learning, self.optimizers, strict=True):
+                _conditional_step(optimizer, learns)
+        for learns, buffers, saved in zip(learning, self.buffers, before, strict=True):
             for now, then in zip(buffers, saved, strict=True):
-                now.copy_(torch.where(learns, now, then))
+                if kernels is not None:
+                    kernels.restore(now, then, learns)
+                else:
+                    now.copy_(torch.where(learns, now, then))
         if self.own_optimizer is not None:
             _conditional_step(self.own_optimizer, finite.all())
+        return finite
+
+    def _gradients(self) -> list[list[Tensor]] | None:
+        """Return the gradients of each network as a few flat tensors, or None if they or its parameters are not."""
+        found: list[list[Tensor]] = []
+        for flat, optimizer in zip(self.parameters, self.optimizers, strict=True):
+            gradients = [p.grad for p in optimizer.param_groups[0]["params"]]
+            if flat is None or any(gradient is None for gradient in gradients):
+                return None
+            found.append(join_adjacent(gradients))
+            if len(found[-1]) > MOST_PIECES:
+                return None
+        return found
+
+
+@cache
+def _kernels() -> Any:
+    return importlib.import_module("labelsieve.train.kernels") if find_spec("triton") else None
+
+
+def step_kernels(device: torch.device) -> Any:
+    """Return the module of kernels for a training step, or None on a CPU and where Triton is not installed."""
+    return _kernels() if device.type == "cuda" else None
 
 
 def _gradients_are_finite(network: nn.Module) -> Tensor:
@@ -127,9 +181,36 @@ def _make_sgd(network: nn.Module, training: Training) -> torch.optim.SGD:
         weight_decay=training.weight_decay,
         fused=True,
     )
-    for parameter in parameters:
-        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    if len(join_adjacent(parameters)) == 1:
+        momenta = torch.zeros_like(join_adjacent(parameters)[0]).split([p.numel() for p in parameters])
+    else:
+        momenta = tuple(torch.zeros_like(parameter) for parameter in parameters)
+    for parameter, momentum in zip(parameters, momenta, strict=True):
+        optimizer.state[parameter]["momentum_buffer"] = momentum.view_as(parameter)
     return optimizer
+
+
+def _momenta(optimizer: torch.optim.SGD) -> Tensor:
+    """Return the momentum buffers of a network whose parameters are one tensor, as one tensor."""
+    (flat,) = join_adjacent([optimizer.state[p]["momentum_buffer"] for p in optimizer.param_groups[0]["params"]])
+    return flat
+
+
+def _flattens(network: nn.Module, training: Training) -> bool:
+    """Return whether fused kernels compute the gradients of a network."""
+    on_gpu = next(network.parameters()).is_cuda
+    return on_gpu and training.precision == "bf16" and bool(getattr(network, "fused", False))
+
+
+def _flatten_parameters(network: nn.Module, training: Training) -> Tensor | None:
+    """Make the parameters of a network with fused kernels views of one tensor, which one kernel updates; return it."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    if not _flattens(network, training):
+        return None
+    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.data = part.view_as(parameter)
+    return flat
 
 
 def _flatten_buffers(network: nn.Module) -> list[Tensor]:

@@ -16,6 +16,7 @@ from benchmarks.people import (
     hoc,
     instance_dependent,
     moved,
+    pooled_calibration,
     reviewed_table,
     summary,
 )
@@ -45,10 +46,16 @@ def test_table_of_partial_reviews_is_that_of_the_record():
     assert shown == reviewed_table(json.loads(REVIEWED.read_text())["cells"])
 
 
-def test_sentence_on_the_ranges_is_true():
-    part = [row for row in ROWS if row["role"] == "validation"]
-    inside = sum(row["labelsieve"]["estimate"][1] <= row["wrong"] <= row["labelsieve"]["estimate"][2] for row in part)
-    assert f"in the range in {inside} of {len(part)} validation cells" in " ".join(PAGE.split())
+def test_sentences_on_ranges_and_calibration_are_true():
+    text = " ".join(PAGE.split())
+    for role in ("validation", "confirmation"):
+        part = [row for row in ROWS if row["role"] == role]
+        ranges = [(row["labelsieve"]["estimate"], row["wrong"]) for row in part]
+        inside = sum(low <= wrong <= high for (_, low, high), wrong in ranges)
+        assert f"in {inside} of {len(part)} {role} cells" in text
+    error, stated, right = pooled_calibration(part)
+    assert f"have a mean of {100 * stated:.1f}%, and {100 * right:.1f}% of them are right" in text
+    assert f"the calibration error is {error:.3f}" in text
 
 
 @pytest.mark.parametrize("kind", ["pair", "mixed", "symmetric", "instance", "annotator"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from labelsieve.report.page import write_report
+from tests.browser import axe_violations
 from tests.made_runs import make_audit, make_run
 from tests.report.conftest import HOSTILE, hostile_page
 
@@ -252,3 +253,23 @@ def test_pictures_fill_their_cards(browser, photos_page):
     with Visit(browser, photos_page) as visit:
         card, picture = (visit.page.locator(f"#gallery > li{rest}").first.bounding_box() for rest in ("", " img"))
         assert picture["width"] >= card["width"] - 3 and picture["height"] == pytest.approx(picture["width"], abs=1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_axe_finds_nothing_wrong(browser, page_with_other_issues, page_of_texts, tmp_path, scheme, width):
+    several = write_report([page_with_other_issues.parent, page_of_texts.parent], tmp_path / "several.html", 5)
+    for path in (page_with_other_issues, page_of_texts, several):
+        with Visit(browser, path, color_scheme=scheme, viewport={"width": width, "height": 800}) as visit:
+            assert axe_violations(visit.page) == []
+            visit.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+            assert axe_violations(visit.page) == []
+
+
+@pytest.fixture(scope="module")
+def page_of_texts(tmp_path_factory) -> Path:
+    """Write the page of a run on texts of many classes."""
+    classes = [f"intent {k}" for k in range(30)]
+    run = make_run(tmp_path_factory.mktemp("runs") / "texts", classes=classes)
+    make_audit(run, classes=classes, kind="text", shown=12, marked=8)
+    return write_report([run], None, 200)

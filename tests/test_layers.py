@@ -82,6 +82,7 @@ WITHOUT_TORCH = (
     "report.page",
     "review.session",
     "review.export",
+    "review.imports",
     "runs.read",
     "runs.spec",
     "runs.find",

@@ -17,6 +17,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="write all labels with the decisions applied to this .csv, and stop"
     )
+    parser.add_argument(
+        "--import",
+        type=Path,
+        dest="imported",
+        metavar="FILE",
+        help="add the decisions in an export of Label Studio or FiftyOne, cleanlab's columns or a label file, and stop",
+    )
     parser.add_argument("--data", metavar="DATA", help="the run's data, if it was moved")
     parser.add_argument("--reviewer", metavar="NAME", help="your name, saved with decisions. Default: the page asks")
     parser.add_argument(
@@ -30,13 +37,18 @@ def run(options: Namespace) -> None:
 
     for folder in options.runs:
         refuse_unfinished(folder)
-    for option, value in (("--export", options.export), ("--data", options.data)):
+    for option, value in (("--export", options.export), ("--import", options.imported), ("--data", options.data)):
         if value and len(options.runs) > 1:
             raise InputError(f"{option} is for one run, got {len(options.runs)}")
+    if options.imported:
+        from labelsieve.review.imports import import_decisions
+
+        print(import_decisions(options.runs[0], options.imported))
     if options.export:
         from labelsieve.review.export import export_labels
 
         print(export_labels(options.runs[0], options.export))
+    if options.imported or options.export:
         return
     from labelsieve.review.session import serve_review
 

@@ -54,7 +54,7 @@ def plane(features: Array) -> tuple[Array, str]:
         umap = None
     if umap is None:
         return _scaled(principal_components(rows)), "principal components"
-    places = umap.UMAP(metric="cosine", random_state=0, n_jobs=1).fit_transform(rows)
+    places = umap.UMAP(metric="cosine", n_epochs=200, random_state=0, n_jobs=1).fit_transform(rows)
     return _scaled(np.asarray(places)), "UMAP"
 
 

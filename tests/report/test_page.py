@@ -9,6 +9,8 @@ from itertools import pairwise
 
 import pytest
 
+from labelsieve.audit.files import THUMBNAIL_BYTES
+from labelsieve.audit.map import MAX_POINTS
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.report.audit import read_audit
@@ -22,6 +24,17 @@ def test_page_with_200_images_is_at_most_5_megabytes(photos_page):
     text = photos_page.read_text(encoding="utf-8")
     assert len(IMAGE.findall(text)) == 200
     assert photos_page.stat().st_size <= 5 * MEGABYTE
+
+
+def test_page_with_the_largest_thumbnails_and_map_is_at_most_5_megabytes(tmp_path):
+    run = make_run(tmp_path / "run")
+    folder = make_audit(run, ids=[f"longsleeve/{'0123456789abcdef' * 2}-{k}.jpg" for k in range(200)])
+    add_map(folder, MAX_POINTS)
+    for thumb in (folder / "thumbs").iterdir():
+        thumb.write_bytes(b"RIFF\0\0\0\0WEBP".ljust(THUMBNAIL_BYTES, b"x"))
+    text = report_html(run)
+    assert len(IMAGE.findall(text)) == 200 and text.count("<circle cx") >= MAX_POINTS
+    assert len(text.encode()) <= 5 * MEGABYTE
 
 
 def test_samples_beyond_the_size_limit_are_shown_without_image(tmp_path):

@@ -43,7 +43,7 @@ def run(options: Namespace) -> None:
     if options.imported:
         from labelsieve.review.imports import import_decisions
 
-        print(import_decisions(options.runs[0], options.imported))
+        print(import_decisions(options.runs[0], options.imported, options.reviewer or ""))
     if options.export:
         from labelsieve.review.export import export_labels
 

@@ -61,15 +61,17 @@ class _Unusable(Exception):
 Reader = Callable[[Any, int], Iterator[Answer]]  # of the content of a file, for a number of samples
 
 
-def import_decisions(run: Path, path: Path) -> str:
+def import_decisions(run: Path, path: Path, reviewer: str = "") -> str:
     """Append the decisions in a file of another tool to those of a run, and return a line that describes them.
 
+    `reviewer` is the name of the person who made the decisions for which the file has none.
     Nothing is appended if the file is damaged, or names a sample or a class that the run does not have. A decision
     that was imported from the same tool before is not repeated, even if it was changed or undone since.
     """
     judged, classes = read_judged(run), read_class_names(run)
     source, answers = read_answers(path, len(judged))
     find = _Finder(judged, path)
+    answers = [replace(answer, reviewer=answer.reviewer or reviewer) for answer in answers]
     named = [(_with_known_label(answer, classes, path), find.sample(answer)) for answer in answers]
     decided = [(answer, sample) for answer, sample in named if answer.confirmed or answer.label != sample.given]
     if not decided:

@@ -265,6 +265,7 @@ def test_many_classes_are_drawn_as_a_map_with_a_list(tmp_path):
     make_audit(run, classes=classes, kind="row", shown=20)
     text = report_html(run)
     assert '<table class="heat">' not in text and text.count('<svg class="map"') == 3
+    assert "Given label ↓, estimated class →" in text and "Given label ↓, true class →" in text
     assert len(text.encode()) < MEGABYTE
 
 

@@ -93,6 +93,13 @@ def test_reviewers_of_label_studio(run, tmp_path, person, name):
     assert outcomes(run) == [(37, "keep", None, name)]
 
 
+def test_reviewer_of_a_file_without_names_is_that_of_the_option(run, tmp_path):
+    table = write_table(tmp_path / "t.csv", ["index", "label"], [3, "dog"])
+    assert execute(["review", str(run), "--import", str(table), "--reviewer", "Ann Lee"]) == 0
+    assert execute(["review", str(run), "--import", str(EXPORTS / "label-studio.csv"), "--reviewer", "Ann Lee"]) == 0
+    assert {each[3] for each in outcomes(run)} == {"Ann Lee", "ann@example.org", "bob@example.org"}
+
+
 def test_label_studio_tasks_without_index_are_found_by_their_file(run, tmp_path):
     tasks = json.loads((EXPORTS / "label-studio.json").read_text())[2:4]
     tasks[0]["data"] = {"image": "/data/local-files/?d=pictures/dog/37.png"}

@@ -103,6 +103,11 @@ def make_audit(
         if clean
         else "About 38% (35 to 40%) of the 6,000 labels look wrong, mostly between neighbouring classes.",
         "made": {"method": "self-confidence", "versions": VERSIONS},
+        "confusions": [
+            {"given": classes[k], "suggested": classes[k - 1], "suspects": int(600 * w)}
+            for k, w in sorted(enumerate(wrong), key=lambda item: -item[1])
+            if w
+        ],
     }
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     lines = []
@@ -135,6 +140,21 @@ def add_other_issues(folder: Path) -> None:
     outlier = {"index": 2000, "id": "strange.png", "label_quality": 0.99, "is_label_issue": False, "outlier_score": 0.6}
     rows[2000] = {**rows[5], "why": "It resembles none of the classes.", "listed": ["outlier"], **outlier}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows.values()), encoding="utf-8")
+
+
+def add_map(folder: Path, points: int = 300) -> None:
+    """Add a map of points on a spiral to an audit; every third of them is a suspect."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    size, turns = len(summary["classes"]), np.linspace(0, 12, points)
+    places = 500 + 40 * turns * np.array([np.cos(turns), np.sin(turns)])
+    lines = (folder / "gallery.jsonl").read_text(encoding="utf-8").splitlines()
+    ids = {row["index"]: row["id"] for row in map(json.loads, lines)}
+    columns: dict[str, Any] = {"method": "principal components", "samples": summary["samples"]}
+    columns |= {"index": list(range(points)), "id": [ids.get(k, f"{k}.png") for k in range(points)]}
+    columns |= {"given": [k % size for k in range(points)], "suggested": [(k - 1) % size for k in range(points)]}
+    columns |= {"is_label_issue": [k % 3 == 0 for k in range(points)]}
+    columns |= {name: row.round().astype(int).tolist() for name, row in zip("xy", places, strict=True)}
+    (folder / "map.json").write_text(json.dumps(columns), encoding="utf-8")
 
 
 def sample_content(folder: Path, kind: str, k: int, draw: random.Random) -> dict[str, Any]:

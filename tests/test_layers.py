@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
         *("__init__", "core", "data", "errors", "features", "methods", "models", "noise", "predict", "runs"),
         *("runtime", "train"),
     },
-    "review": {"errors", "files", "runs", "text"},
+    "review": {"data", "errors", "features", "files", "models", "predict", "runs", "text"},
     "report": {"audit", "errors", "files", "review", "runs", "text"},
     "auto": {
         *("audit", "data", "errors", "features", "files", "methods", "models", "predict", "progress", "quality"),
@@ -67,6 +67,7 @@ LIBRARIES: dict[str, set[str]] = {
     "runs": {"numpy", "safetensors", "torch"},
     "predict": {"numpy", "safetensors", "torch"},
     "runs.execute": {"torch"},
+    "review": {"PIL", "numpy", "torch"},  # contents alone, which the server opens in the background
     "report": {"jinja2", "markupsafe", "numpy"},
     "auto": {"numpy", "safetensors", "torch"},
     "sweep": {"matplotlib", "numpy", "ray", "rich", "torch"},
@@ -81,6 +82,7 @@ WITHOUT_TORCH = (
     "report.page",
     "review.session",
     "review.export",
+    "review.imports",
     "runs.read",
     "runs.spec",
     "runs.find",

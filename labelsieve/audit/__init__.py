@@ -8,6 +8,7 @@ held_out: noise rate and noise matrix from the predictions for held-out samples.
 quality: label quality, label issues and noise from the probabilities of any classifier.
 others: near-duplicates and outliers, issues besides wrong labels.
 findings: the judgment of every label, with reasons and a verdict in words.
+map: the samples as points of the plane, from their features.
 files: the files of an audit, its exports for other tools, and the summary on the terminal.
 """
 

@@ -1,4 +1,4 @@
-"""Files of an audit: labels.csv, labels.parquet, summary.json, gallery.jsonl with thumbnails, and exports.
+"""Files of an audit: labels.csv, labels.parquet, summary.json, gallery.jsonl with thumbnails, map.json, and exports.
 
 `write_audit` writes them all and prints a summary. The exports are files for cleanlab, Label Studio and FiftyOne, and a
 label file with corrected labels.
@@ -19,6 +19,7 @@ from PIL import Image
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import Findings, span
 from labelsieve.audit.guesses import Array
+from labelsieve.audit.map import sample_map
 from labelsieve.audit.others import NONE, OtherIssues
 from labelsieve.files import disk_error, refuse_others, write_atomically
 from labelsieve.text import escape_cell, format_quality, percent, printable
@@ -35,7 +36,10 @@ MAX_MATRIX_CLASSES = 1000  # the summary of more classes has no matrices
 GALLERY_ISSUES = 2000  # at most
 GALLERY_OTHERS = 200  # samples after the issues
 GALLERY_KIND = 200  # near-duplicates, and outliers
-THUMBNAIL_SIDE = 96  # pixels of the longer side
+THUMBNAIL_SIDE = 256  # pixels of the longer side
+THUMBNAIL_BYTES = 16_000  # at most, so that a page with 200 of them is small
+THUMBNAIL_QUALITIES = (80, 60, 40)  # of WebP, tried in turn
+MAX_CONFUSIONS = 100  # pairs of classes in the summary
 PRINTED_CLASSES = 30
 PRINTED_SAMPLES = 10
 PRINTED_PAIRS = 5
@@ -53,18 +57,20 @@ def write_audit(
     penalty: Array | None = None,
     render: Render | None = None,
     texts: Sequence[str] | None = None,
+    features: Array | None = None,
     export: Sequence[str] = (),
 ) -> None:
     """Write all files of an audit, the summary last, and print the result.
 
     `made` holds facts about the audit for summary.json, `penalty` (K, K) the penalty labels of the run, `texts` (n) the
-    samples themselves if they are texts, `export` the names of additional formats (keys of EXPORTS).
+    samples themselves if they are texts, `features` (n, F) those that map.json is drawn from, `export` the names of
+    additional formats (keys of EXPORTS).
     """
     exports = [EXPORTS[name][0] for name in export]
     written = [(*COLUMNS, *besides, *text) for besides in ((), OTHER_COLUMNS) for text in ((), ("text",))]
     refuse_others(out / "labels.csv", *map(",".join, written))
     if not (out / "labels.csv").exists():  # no audit is here: it would have written this file first
-        for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
+        for name in ("labels.parquet", "gallery.jsonl", "map.json", "summary.json", *exports):
             refuse_others(out / name)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -82,6 +88,10 @@ def write_audit(
     else:
         (out / "labels.parquet").unlink(missing_ok=True)
     write_atomically(out / "gallery.jsonl", gallery_jsonl(findings, shown, views))
+    if features is not None:
+        write_atomically(out / "map.json", json.dumps(sample_map(findings, features)).encode())
+    else:
+        (out / "map.json").unlink(missing_ok=True)
     for name in export:
         file, content = EXPORTS[name]
         write_atomically(out / file, content(findings, views))
@@ -153,10 +163,23 @@ def summary(findings: Findings, penalty: Array | None, made: Mapping[str, Any]) 
         ],
         "noise_matrix": findings.noise.matrix.round(6).tolist() if small else None,
         "penalty": penalty.astype(float).round(6).tolist() if penalty is not None and small else None,
+        "confusions": _confusions(findings),
         "verdict": findings.verdict,
         "basis": findings.basis,
+        "held_out_error": findings.held_out_error,
         "made": dict(made),
     }
+
+
+def _confusions(findings: Findings) -> list[dict[str, Any]]:
+    """Return the numbers of suspects by given and suggested label, the most common pairs first."""
+    classes = np.stack([findings.labels, findings.suggested], 1)[findings.issues]  # (issues, 2)
+    pairs, counts = np.unique(classes, axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MAX_CONFUSIONS]
+    return [
+        {"given": findings.classes[given], "suggested": findings.classes[suggested], "suspects": count}
+        for (given, suggested), count in zip(pairs[order].tolist(), counts[order].tolist(), strict=True)
+    ]
 
 
 def _other_counts(findings: Findings, others: OtherIssues) -> dict[str, int]:
@@ -239,9 +262,9 @@ def _pairs_with_different_labels(findings: Findings) -> list[str]:
 
 
 def thumbnail(pixels: Array) -> bytes:
-    """Return an image (height, width, channels) in uint8 as WebP.
+    """Return an image (height, width, channels) in uint8 as WebP of at most 16,000 bytes.
 
-    A large image is scaled down to 96 pixels; a small one is enlarged by an integer factor without interpolation.
+    A large image is scaled down to 256 pixels; a small one is enlarged by an integer factor without interpolation.
     """
     pixels = pixels[..., :3] if pixels.shape[2] >= 3 else np.repeat(pixels[..., :1], 3, axis=2)
     height, width = thumbnail_size(*pixels.shape[:2])
@@ -250,14 +273,28 @@ def thumbnail(pixels: Array) -> bytes:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     factor = THUMBNAIL_SIDE // max(height, width)
     if factor > 1:
-        image = image.resize((width * factor, height * factor), Image.Resampling.NEAREST)
+        enlarged = image.resize((width * factor, height * factor), Image.Resampling.NEAREST)
+        if len(content := _webp(enlarged, 80, lossless=True)) <= THUMBNAIL_BYTES:
+            return content
+    return _small_webp(image)
+
+
+def _small_webp(image: Image.Image) -> bytes:
+    """Return an image as WebP of at most 16,000 bytes, with lower quality and then smaller if necessary."""
+    for quality in THUMBNAIL_QUALITIES:
+        if len(content := _webp(image, quality)) <= THUMBNAIL_BYTES:
+            return content
+    return _small_webp(image.reduce(2))
+
+
+def _webp(image: Image.Image, quality: int, lossless: bool = False) -> bytes:
     content = io.BytesIO()
-    image.save(content, "WEBP", quality=85, lossless=factor > 1)
+    image.save(content, "WEBP", quality=quality, lossless=lossless)
     return content.getvalue()
 
 
 def thumbnail_size(height: int, width: int) -> tuple[int, int]:
-    """Return the size of an image scaled down to at most 96 pixels, with its aspect ratio."""
+    """Return the size of an image scaled down to at most 256 pixels, with its aspect ratio."""
     scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
 

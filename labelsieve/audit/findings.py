@@ -211,7 +211,7 @@ def findings_from_guesses(
     if others is not None:
         pairs = zip(remarks or [""] * len(guesses), remarks_on(others, labels, classes, ids), strict=True)
         remarks = [f"{remark} {besides}".strip() for remark, besides in pairs]
-    why = reasons(guesses, other, likelihood, issues, noise.matrix, classes, remarks)
+    why = reasons(guesses, other, likelihood, issues, classes, remarks)
     judged = (suggested, quality, issues, why, noise)
     return Findings(classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others, error)
 
@@ -285,39 +285,40 @@ def reasons(
     other: Array,
     likelihood: Array,
     issues: Array,
-    matrix: Array,
     classes: Sequence[str],
     remarks: Sequence[str] | None = None,
 ) -> list[str]:
     """Return for each sample why its label is suspicious or not, followed by its remark.
 
-    `other` (n) is the most probable class besides the label, `likelihood` (n) its predicted probability, `matrix`
-    (K, K) the noise matrix.
+    `other` (n) is the most probable class besides the label, `likelihood` (n) its predicted probability.
     """
     decided = np.zeros(len(guesses), bool) if guesses.decided is None else guesses.decided
     columns = (guesses.labels, other, guesses.confidence, likelihood, issues, decided)
     rows = zip(*(column.tolist() for column in columns), remarks or [""] * len(guesses), strict=True)
     return [
-        DECIDED if known else f"{reason(classes[y], classes[o], p, q, i, matrix[y, o])} {remark}".rstrip()
+        DECIDED if known else f"{reason(classes[y], classes[o], p, q, i)} {remark}".rstrip()
         for y, o, p, q, i, known, remark in rows
     ]
 
 
-def reason(label: str, other: str, confidence: float, likelihood: float, issue: bool, share: float) -> str:
-    """Return the reason for one sample; `share`: samples with this label that seem to be the other class.
+def reason(label: str, other: str, confidence: float, likelihood: float, issue: bool) -> str:
+    """Return the reason for one sample.
 
     It quotes no probabilities of the model: the one that matters to people is the label quality.
     """
-    common = ""
-    if issue and share >= COMMON_CONFUSION:
-        common = f" This confusion is common: about {percent(share)} of the samples labelled {label}."
+    if likelihood > confidence and not issue:
+        return f"Looks more like {other} than {label}, but the label is still more likely right than wrong."
     if likelihood > confidence:
-        looks = "The model is unsure, but it looks" if likelihood < UNSURE_BELOW else "Looks"
-        doubt = "" if issue else ", but the label is still more likely right than wrong"
-        return f"{looks} more like {other} than {label}{doubt}.{common}"
+        unsure = f"The model is unsure, but it looks more like {other} than {label}."
+        return unsure if likelihood < UNSURE_BELOW else looks_like(label, other)
     if issue:
-        return f"The model doubts that it is {label}; it may be {other}.{common}"
+        return f"The model doubts that it is {label}; it may be {other}."
     return f"The model agrees that it is {label}."
+
+
+def looks_like(label: str, other: str) -> str:
+    """Return the plainest reason, which says no more than the given and the suggested label."""
+    return f"Looks more like {other} than {label}."
 
 
 def span(interval: Interval) -> str:

@@ -78,17 +78,29 @@ def audit_run(
     gathered, experiment = _data_of_run(path, samples, data, labels, shelf or Shelf())
     whole = gathered.whole
     ids = whole.names and list(whole.names)
+    features = _features_of(whole)
     if samples is None:
         print("This run has no sample statistics (it is of an older version): its model predicts all samples again.")
         findings = _judge(path, run, _predict_all(path, gathered, model), whole.classes, ids)
     else:
-        findings = findings_of_run(path, samples, whole.classes, ids, _other_issues(whole, samples["label"]))
+        others = None if features is None else find_other_issues(features, samples["label"])
+        findings = findings_of_run(path, samples, whole.classes, ids, others)
     made = {"method": run.method, "versions": versions(), "statistics": samples is not None}
     render = sample_renderer(experiment.data, reading_of(experiment), whole)
     names = [name for name in ("chosen/penalty", "last/penalty") if name in run.tables]
     penalty = np.asarray(run.tables[names[0]].mean(0)) if names else None  # of all networks
     texts = sample_texts(whole)
-    write_audit(findings, out or path / "audit", made, penalty=penalty, render=render, texts=texts, export=export)
+    rows = None if features is None else features.float().numpy(force=True)
+    write_audit(
+        findings,
+        out or path / "audit",
+        made,
+        penalty=penalty,
+        render=render,
+        texts=texts,
+        features=rows,
+        export=export,
+    )
     print_ignored_decisions(path, export)
 
 
@@ -109,11 +121,9 @@ def judged_folder(run: Path) -> Path:
     return next((folder for folder in before if (folder / "done").exists()), run)
 
 
-def _other_issues(samples: Trainable, labels: Array) -> OtherIssues | None:
-    """Return near-duplicates and outliers of samples that have features; None for images and tables."""
-    if not isinstance(samples, Labelled) or samples.original is None:
-        return None
-    return find_other_issues(samples.images, labels)
+def _features_of(samples: Trainable) -> torch.Tensor | None:
+    """Return the features (n, F) that were computed from samples; None for images and tables."""
+    return samples.images if isinstance(samples, Labelled) and samples.original is not None else None
 
 
 def findings_of_run(

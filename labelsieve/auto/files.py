@@ -54,6 +54,7 @@ class _Evidence(NamedTuple):
     second: Guesses | None = None  # about true classes, of heads that learned corrected labels
     others: OtherIssues | None = None
     ids: Sequence[str] | None = None  # (n)
+    rows: Array | None = None  # (n, F) features
 
 
 def audit_files(
@@ -108,7 +109,7 @@ def audit_files(
     findings = findings_from_guesses(
         guesses, found.classes, ids, out_of_sample=True, second=found.second, others=found.others
     )
-    write_audit(findings, out, made, render=render, texts=texts, export=export)
+    write_audit(findings, out, made, render=render, texts=texts, features=found.rows, export=export)
     print_ignored_decisions(out, export)
     folder = printable(shlex.quote(str(out)))
     print(f"report: labelsieve report {folder}\nreview: labelsieve review {folder}")
@@ -141,7 +142,7 @@ def _judge_by_features(labels: Path, features: Path, classes: Path | None, sampl
     numbers, names, _ = class_numbers(read_labels(labels), known, labels)
     judgment = judge(numbers, rows, len(names))
     others = find_other_issues(rows, judgment.first.labels)
-    return _Evidence(judgment.first, names, judgment.second, others, stored.names.get("train"))
+    return _Evidence(judgment.first, names, judgment.second, others, stored.names.get("train"), rows.numpy())
 
 
 def read_labels(path: Path) -> Array:

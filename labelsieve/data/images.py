@@ -177,7 +177,7 @@ def common_frame(pictures: Pictures, size: int | None = None) -> Frame:
 
 def read_header(content: bytes) -> Frame:
     """Return the upright size and the channels of an image without decoding its pixels."""
-    with _opened(content) as image:
+    with opened(content) as image:
         width, height = image.size
         if image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8):  # rotated by 90 degrees
             width, height = height, width
@@ -186,10 +186,10 @@ def read_header(content: bytes) -> Frame:
 
 def decode(content: bytes, frame: Frame) -> Array:
     """Decode an image to (height, width, channels) uint8."""
-    with _opened(content) as image:
+    with opened(content) as image:
         image.load()
         upright = ImageOps.exif_transpose(image)
-        plain = _eight_bits(upright, "L" if frame.channels == 1 else "RGB")
+        plain = eight_bits(upright, "L" if frame.channels == 1 else "RGB")
         if plain.size != (frame.width, frame.height):
             plain = plain.resize((frame.width, frame.height), Image.Resampling.BILINEAR)
         return np.asarray(plain, dtype=np.uint8).reshape(frame.height, frame.width, frame.channels)
@@ -235,7 +235,7 @@ def reduction(height: int, width: int, frame: Frame) -> int:
 
 
 @contextmanager
-def _opened(content: bytes) -> Iterator[Image.Image]:
+def opened(content: bytes) -> Iterator[Image.Image]:
     """Open an encoded image; convert any exception that Pillow raises while it is open to BadImage."""
     if not content:
         raise BadImage("the file is empty")
@@ -263,7 +263,7 @@ def _open_with_exif(content: bytes) -> Image.Image:
         return image
 
 
-def _eight_bits(image: Image.Image, mode: str) -> Image.Image:
+def eight_bits(image: Image.Image, mode: str) -> Image.Image:
     """Convert to eight bits per channel, on white if transparent."""
     if image.mode in ("F", "I"):
         raise BadImage(f"the pixels are 32-bit numbers (mode {image.mode}); save it with 8 bits")

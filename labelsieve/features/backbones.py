@@ -271,18 +271,7 @@ def _load_wordllama(name: str, size: int | None, weights: Path | None, device: t
     The package itself is not imported: it would configure logging, and download its tokenizer.
     """
     refuse_options(name, size, weights)
-    spec = find_spec(PACKAGES[name].module)
-    if spec is None or spec.origin is None:
-        raise InputError(f"{name} is not installed; run pip install '{PACKAGES[name].requirement}'")
-    folder = Path(spec.origin).parent
-    vocabulary = folder / "tokenizers" / "l2_supercat_tokenizer_config.json"
-    try:
-        vectors = load_file(folder / "weights" / "l2_supercat_256.safetensors")["embedding.weight"].float()
-        tokenizer = importlib.import_module("tokenizers").Tokenizer.from_file(str(vocabulary))
-    except Exception as error:  # the readers raise many kinds of errors
-        raise InputError(f"cannot read {folder}: {error}; install wordllama again") from error
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    vectors, tokenizer, vocabulary = _read_wordllama(name)
 
     def encode(texts: Sequence[str]) -> Tensor:
         tokens = [tokenizer.encode(plain_text(text), add_special_tokens=False).ids for text in texts]
@@ -292,8 +281,41 @@ def _load_wordllama(name: str, size: int | None, weights: Path | None, device: t
         first = torch.tensor([0, *map(len, tokens[:-1])]).cumsum(0)
         return embedding_bag(flat, vectors, first, mode="mean")  # zeros for an empty text
 
-    identity = digest_of(f"{name} {vocabulary.read_text(encoding='utf-8')}", {"vectors": vectors})
+    identity = digest_of(f"{name} {vocabulary}", {"vectors": vectors})
     return Backbone(name, "texts", vectors.shape[1], 0, identity, torch.device("cpu"), encode, TEXT_BATCH)
+
+
+def _read_wordllama(name: str) -> tuple[Tensor, Any, str]:
+    """Return the word vectors (tokens, dim) of the package wordllama, its tokenizer, and the file of the tokenizer."""
+    spec = find_spec(PACKAGES[name].module)
+    if spec is None or spec.origin is None:
+        raise InputError(f"{name} is not installed; run pip install '{PACKAGES[name].requirement}'")
+    folder = Path(spec.origin).parent
+    vocabulary = folder / "tokenizers" / "l2_supercat_tokenizer_config.json"
+    try:
+        vectors = load_file(folder / "weights" / "l2_supercat_256.safetensors")["embedding.weight"].float()
+        tokenizer = importlib.import_module("tokenizers").Tokenizer.from_file(str(vocabulary))
+        content = vocabulary.read_text(encoding="utf-8")
+    except Exception as error:  # the readers raise many kinds of errors
+        raise InputError(f"cannot read {folder}: {error}; install wordllama again") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return vectors, tokenizer, content
+
+
+def token_vectors() -> Callable[[str], tuple[list[tuple[int, int]], Tensor]]:
+    """Return a function that returns the places of the tokens of a text, and their word vectors (tokens, dim).
+
+    The features of the backbone wordllama are the means of these vectors.
+    """
+    vectors, tokenizer, _ = _read_wordllama("wordllama")
+
+    def tokens_of(text: str) -> tuple[list[tuple[int, int]], Tensor]:
+        found = tokenizer.encode(plain_text(text), add_special_tokens=False)
+        numbers = torch.tensor(found.ids, dtype=torch.int64).clamp_(max=len(vectors) - 1)
+        return list(found.offsets), vectors[numbers]
+
+    return tokens_of
 
 
 def plain_text(text: str) -> str:
@@ -327,5 +349,6 @@ __all__ = [
     "fit_images",
     "own_backbone",
     "restore_backbone",
+    "token_vectors",
     "weights_with_head",
 ]

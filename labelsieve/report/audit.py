@@ -43,6 +43,28 @@ class Card(Generic[S]):
     hidden_columns: int
 
 
+@dataclass(frozen=True)
+class MapPoint:
+    """A sample of the map, with places from 0 to 1,000 and labels as positions in the classes."""
+
+    index: int
+    id: str
+    given: int
+    suggested: int
+    is_label_issue: bool
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class SampleMap:
+    """Samples as points of the plane."""
+
+    method: str
+    samples: int  # of which the points are some
+    points: list[MapPoint]
+
+
 Pair = tuple[Card[Suspect], Card[Sample]]  # near-duplicates
 
 
@@ -73,6 +95,9 @@ class AuditResults:
     pairs: list[Pair]
     outliers: list[Card[Suspect]]
     others: OtherCounts | None  # None if the samples have no features
+    confusions: list[tuple[str, str, int]]  # given label, suggested label, number of suspects; most common first
+    map: SampleMap | None  # None if the samples have no features
+    held_out_error: float | None  # of models that had not learned the labels; None if the labels were learned
     decided: int  # labels that a person had decided before the run
     progress: ReviewProgress
 
@@ -119,6 +144,12 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
             pairs=pairs,
             outliers=outliers,
             others=counts and OtherCounts(**{field.name: int(counts[field.name]) for field in fields(OtherCounts)}),
+            confusions=[
+                (str(row["given"]), str(row["suggested"]), int(row["suspects"]))
+                for row in summary.get("confusions", [])
+            ],
+            map=_read_map(path.with_name("map.json"), len(summary["classes"])),
+            held_out_error=summary.get("held_out_error"),
             decided=int(summary.get("decided", 0)),
             progress=review_progress(run),
         )
@@ -127,6 +158,24 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise InputError(f"cannot read {path}: {reason}; run labelsieve audit again") from error
+
+
+def _read_map(path: Path, classes: int) -> SampleMap | None:
+    """Return the samples of map.json; None if there is no such file, or no sample in it."""
+    if not path.exists():
+        return None
+    try:
+        columns = json.loads(path.read_bytes())
+        rows = zip(*(columns[field.name] for field in fields(MapPoint)), strict=True)
+        points = [
+            MapPoint(int(index), str(name), int(given), int(suggested), bool(issue), int(x), int(y))
+            for index, name, given, suggested, issue, x, y in rows
+        ]
+        if any(not (0 <= k < classes) for point in points for k in (point.given, point.suggested)):
+            raise ValueError("a label is not among the classes")
+        return SampleMap(str(columns["method"]), int(columns["samples"]), points) if points else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"cannot read {path}: {error}; run labelsieve audit again") from error
 
 
 def _interval(row: dict[str, Any]) -> Interval:

@@ -1,6 +1,7 @@
 """Charts of the report: training curves, noise bars per class and class matrices."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from labelsieve.text import percent
 MAX_COLOURED_RUNS = svg.STYLES  # runs with a colour each; with more runs, each method has a colour
 MAX_NAMED_CLASSES = 20  # larger class matrices are drawn as a map with a list
 MAX_BARS = 200
+MAX_ARROWS = 12  # of the graph of confusions
+MIN_ARROW_SHARE = 0.01  # of the suspects
 MAX_LISTED_ENTRIES = 20  # of a large class matrix
 GIVEN_LABEL_NOTE = "Measured against the given labels of held-out samples, which include wrong ones."
 ESTIMATED_NOTE = "For each given label, the share of its samples, in %, that seem to belong to each class."
@@ -65,6 +68,25 @@ class _Chart:
 
 
 @dataclass(frozen=True)
+class _ConfusionGraph:
+    """Classes whose labels are confused, as a graph and as a table."""
+
+    drawing: Markup
+    table: list[list[str]]  # header and a row per arrow
+    note: str
+
+
+@dataclass(frozen=True)
+class _MapChart:
+    """Samples as points, and the colours of their classes."""
+
+    drawing: Markup
+    legend: list[tuple[int, str]]  # number of the colour, class
+    marked: bool  # whether suspects are among the points
+    note: str
+
+
+@dataclass(frozen=True)
 class _ClassMatrix:
     """A square table of classes: shaded cells for few classes, a map and its largest entries for many."""
 
@@ -105,6 +127,73 @@ def class_noise_bars(audit: AuditResults) -> list[tuple[ClassNoise, Markup]]:
     return [(row, svg.bar(*row.noise_rate, longest)) for row in rows]
 
 
+def confusion_graph(audit: AuditResults) -> _ConfusionGraph | None:
+    """Return the most common confusions as arrows from the given to the suggested label; None without suspects."""
+    total = sum(number for *_, number in audit.confusions)
+    shown = [pair for pair in audit.confusions[:MAX_ARROWS] if pair[2] >= MIN_ARROW_SHARE * total]
+    if not shown:
+        return None
+    names = neighbouring_order(shown)
+    edges = [(names.index(given), names.index(suggested), number) for given, suggested, number in shown]
+    listed = "; ".join(f"{given} to {suggested}, {number:,}" for given, suggested, number in shown)
+    drawing = svg.directed_graph("confusions", "Given and suggested labels", f"Arrows: {listed}.", names, edges)
+    drawn = sum(number for *_, number in shown)
+    most = "all" if drawn == audit.issues else f"{drawn:,} of the {audit.issues:,}"
+    note = f"An arrow leads from the given to the suggested label. The arrows stand for {most} suspects."
+    table = [["Given label", "Suggested label", "Suspects"], *([a, b, f"{number:,}"] for a, b, number in shown)]
+    return _ConfusionGraph(drawing, table, note)
+
+
+def neighbouring_order(confusions: Sequence[tuple[str, str, int]]) -> list[str]:
+    """Return the classes of some confusions in a circle, so that classes which are often confused lie side by side.
+
+    Each class is inserted where the arrows between the classes so far are shortest.
+    """
+
+    def length(circle: Sequence[str]) -> int:
+        place = {name: k for k, name in enumerate(circle)}
+        known = [pair for pair in confusions if pair[0] in place and pair[1] in place]
+        apart = [(abs(place[given] - place[suggested]), number) for given, suggested, number in known]
+        return sum(number * min(distance, len(circle) - distance) for distance, number in apart)
+
+    circle: list[str] = []
+    for name in dict.fromkeys(name for given, suggested, _ in confusions for name in (given, suggested)):
+        circle = min(([*circle[:k], name, *circle[k:]] for k in range(len(circle) + 1)), key=length)
+    return circle
+
+
+def map_chart(audit: AuditResults, noun: str) -> _MapChart | None:
+    """Return the map of the samples with their given labels as colours; None without features."""
+    if audit.map is None:
+        return None
+    points, names = audit.map.points, audit.classes
+    common = [given for given, _ in Counter(point.given for point in points).most_common(svg.CLASS_COLOURS)]
+    others = len({point.given for point in points}) - len(common)
+    colours = {given: colour for colour, given in enumerate(sorted(common))}
+    drawn = [
+        svg.Point(
+            *(point.x, point.y, colours.get(point.given, svg.CLASS_COLOURS), point.is_label_issue, point.index),
+            f"{point.id}: {names[point.given]}" + (f" → {names[point.suggested]}" if point.is_label_issue else ""),
+        )
+        for point in points
+    ]
+    marked = sum(point.marked for point in drawn)
+    about = (
+        f"A scatter chart of {len(points):,} {noun}, coloured by given label; {marked:,} suspects among them have an "
+        "outline. The suspects are also listed below."
+    )
+    legend = [(colour, names[given]) for given, colour in colours.items()]
+    legend += [(svg.CLASS_COLOURS, f"{others:,} other classes")] if others else []
+    all_shown = len(points) == audit.map.samples
+    which = f"All {len(points):,} {noun}" if all_shown else f"{len(points):,} of the {audit.map.samples:,} {noun}"
+    note = (
+        f"{which}; similar {noun} lie near each other ({audit.map.method} of their features). The colour is the given "
+        "label. A suspect among points of another colour may belong to that class."
+    )
+    drawing = svg.scatter("map-of-samples", f"Map of the {noun}", about, drawn)
+    return _MapChart(drawing, legend, marked > 0, note)
+
+
 def class_matrices(run: Run | None, audit: AuditResults | None) -> list[_ClassMatrix]:
     """Return the known matrices of given labels by classes: estimated, true and learned."""
     estimated, penalty = (audit.noise_matrix, audit.penalty) if audit else (None, None)
@@ -115,9 +204,9 @@ def class_matrices(run: Run | None, audit: AuditResults | None) -> list[_ClassMa
         counts = run.tables["noise"].T  # row: given label, column: true class
         true = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     matrices = [
-        ("noise", "Estimated true classes", ESTIMATED_NOTE, "estimated class", estimated),
-        ("truth", "True classes", TRUE_NOTE, "true class", true),
-        ("penalty", "Learned confusions", PENALTY_NOTE, "class", penalty),
+        ("noise", "Estimated true classes", ESTIMATED_NOTE, "Estimated class", estimated),
+        ("truth", "True classes", TRUE_NOTE, "True class", true),
+        ("penalty", "Learned confusions", PENALTY_NOTE, "Class", penalty),
     ]
     known = audit.classes if audit else run.classes if run else []
     drawn = []
@@ -148,10 +237,11 @@ def _warmup_ends(runs: Sequence[Run]) -> list[float]:
 
 
 def _make_charts(measured: Sequence[tuple[_Measure, list[svg.Line]]], marks: Sequence[float]) -> list[_Chart]:
-    """Return a line chart of each measure that has a line with points."""
+    """Return a line chart of each measure that has a line of at least two points."""
     charts = []
     for measure, all_lines in measured:
-        if lines := [line for line in all_lines if line.points]:
+        lines = [line for line in all_lines if line.points]
+        if any(len(line.points) > 1 for line in lines):
             title, unit, few = measure.title, measure.unit, lines[:MAX_COLOURED_RUNS]
             last = "; ".join(f"{line.label} ends at {line.points[-1][1]:.4g}{unit}" for line in few)
             drawing = svg.line_chart(measure.key, title, f"{title} by epoch: {last}.", lines, unit, marks)

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def _audit_page(path: Path, gallery: int) -> str:
         steps=words.next_steps_of_audit(name, audit),
         model_error="",
         matrices=charts.class_matrices(None, audit),
-        settings=[(name, [(key, _setting(value)) for key, value in audit.made.items() if value is not None])],
+        settings=[(name, _settings({key: value for key, value in audit.made.items() if value is not None}))],
         **_label_section(audit, "labels.csv"),
         **_run_section([]),
     )
@@ -136,7 +136,8 @@ def _render_page(**content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"with_interval": words.with_interval, "swatch": svg.swatch, "quote": shlex.quote}
-    environment.filters["quality"] = format_quality
+    environment.filters |= {"quality": format_quality, "point_swatch": svg.point_swatch, "note": words.note_on}
+    environment.filters |= {"name_parts": words.name_parts, "capitalised": words.capitalised}
     template = environment.get_template("report.html.j2")
     return template.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
@@ -151,6 +152,10 @@ def _label_section(audit: AuditResults | None, table: str, warnings: Sequence[st
     suspects = audit.suspects if audit else []
     return {
         "audit": audit,
+        "confusions": charts.confusion_graph(audit) if audit else None,
+        "map": charts.map_chart(audit, words.sample_noun(audit)) if audit else None,
+        "story": words.estimate_story(audit) if audit else "",
+        "table": table,
         "noun": words.sample_noun(audit),
         "facts": [*warnings, *(words.label_facts(audit, table) if audit else [])],
         "bars": charts.class_noise_bars(audit) if audit else [],
@@ -225,15 +230,27 @@ def _run_table(reported: Sequence[ReportedRun]) -> list[list[str]]:
 
 
 def _run_settings(reported: ReportedRun) -> list[tuple[str, str]]:
-    """Return all settings and versions that are needed to repeat a run."""
+    """Return all settings and versions that are needed to repeat a run, its command first."""
     run = reported.run
     used = {f"{name} used": run.start[name] for name in START_SETTINGS if name in run.start}
     audit = {"audit": reported.audit.made} if reported.audit and reported.audit.made else {}
-    return [(name, _setting(value)) for name, value in {**run.spec, **used, "versions": run.versions, **audit}.items()]
+    command = {"command": words.shown_command(run, reported.name)} if run.command else {}
+    return _settings({**command, **run.spec, **used, "versions": run.versions, **audit})
+
+
+def _settings(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return settings with their values as text; those inside others are named after both, such as `versions torch`."""
+    rows: list[tuple[str, str]] = []
+    for name, value in values.items():
+        nested = isinstance(value, dict) and value
+        rows += _settings(value, f"{prefix}{name} ") if nested else [(f"{prefix}{name}", _setting(value))]
+    return rows
 
 
 def _setting(value: Any) -> str:
     """Format a setting, without folders of this machine."""
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else "yes" if value else "no"
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     return f"…/{Path(value).name}" if Path(value).is_absolute() else value

@@ -24,11 +24,50 @@ if (form) {
     for (const card of further) card.hidden = !hasLabels(card);
     shown.value = formatQuality(limit);
     quality.setAttribute("aria-valuetext", shown.value);
-    status.textContent = `${count} of ${cards.length} suspects shown`;
+    status.textContent = `${count} of ${status.dataset.total} suspects shown`;
   };
+  quality.closest("label").hidden = formatQuality(qualities[0]) === formatQuality(qualities.at(-1));
   form.addEventListener("input", applyFilters);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(applyFilters));
   form.hidden = false;
   applyFilters();
+}
+
+// The map: names and pictures under the pointer, a click leads to the card of a suspect, one class can be highlighted.
+const plane = document.querySelector(".points");
+if (plane) {
+  const peek = document.getElementById("peek");
+  const only = document.getElementById("only");
+  const cardOf = (point) => document.getElementById(`sample-${point.dataset.index}`);
+  for (const title of plane.querySelectorAll("circle > title")) {
+    title.parentNode.dataset.name = title.textContent;
+    title.remove(); // it would be shown twice
+  }
+
+  const show = (point) => {
+    const picture = cardOf(point)?.querySelector("img");
+    const name = document.createElement("p");
+    name.textContent = point.dataset.name;
+    peek.replaceChildren(...(picture ? [Object.assign(new Image(), { src: picture.src, alt: "" })] : []), name);
+    peek.hidden = false;
+    const { left, top, width } = point.getBoundingClientRect();
+    const right = left + width + 8 + peek.offsetWidth < document.documentElement.clientWidth;
+    peek.style.left = `${Math.max(4, right ? left + width + 8 : left - peek.offsetWidth - 8)}px`;
+    peek.style.top = `${Math.max(4, Math.min(top, window.innerHeight - peek.offsetHeight - 4))}px`;
+  };
+  plane.addEventListener("pointerover", ({ target }) => (target.dataset.index ? show(target) : (peek.hidden = true)));
+  plane.addEventListener("pointerleave", () => (peek.hidden = true));
+  document.addEventListener("scroll", () => (peek.hidden = true), { passive: true });
+  plane.addEventListener("click", ({ target }) => {
+    const card = target.dataset.index && cardOf(target);
+    if (card) card.scrollIntoView({ block: "center" });
+  });
+
+  only.addEventListener("input", ({ target }) => {
+    for (const group of plane.querySelectorAll("g")) {
+      group.classList.toggle("faded", Boolean(target.value) && !group.classList.contains(target.value));
+    }
+  });
+  only.hidden = false;
 }

@@ -14,6 +14,16 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 10, 22, 38  # margins around the curves
 STYLES = 8  # distinct colours and dashes
 MAX_DOTS = 600  # per chart; with more points, values are not shown under the pointer
 MAX_CELLS = 2000  # per map
+CLASS_COLOURS = 12  # distinct colours of classes; the last number is that of all other classes
+GRAPH_WIDTH, GRAPH_HEIGHT, GRAPH_RADIUS = 480, 360, 125
+NODE_RADIUS = 8
+LABEL_AT = 0.4  # of the way of an arrow: off the middle, where arrows cross
+THIN, THICK = 1.5, 9.0  # widths of arrows
+MAX_NODE_NAME = 15  # characters
+MARGIN = 14  # around the points of a scatter chart
+
+
+_Edge = tuple[int, int, int]  # of a graph: from, to, number
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,18 @@ class Line:
     def classes(self) -> str:
         """Return the CSS class of its style."""
         return f"c{self.style % STYLES}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a scatter chart: its place, the colour of its class, whether it is marked, index and name."""
+
+    x: float
+    y: float
+    colour: int
+    marked: bool
+    index: int
+    name: str
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -137,6 +159,82 @@ def matrix_map(key: str, title: str, about: str, matrix: Array) -> Markup:
         if shade >= 0.02:
             parts.append(f'<rect class="cell" x="{column}" y="{row}" width="1" height="1" fill-opacity="{shade:.2f}"/>')
     return _svg_element(key, title, about, classes, classes, "map", parts)
+
+
+def scatter(key: str, title: str, about: str, points: Sequence[Point]) -> Markup:
+    """Draw points, the marked ones above the others; their names are shown under the pointer."""
+    low = min(point.y for point in points)
+    width = round(max(point.x for point in points)) + 2 * MARGIN
+    height = round(max(point.y for point in points) - low) + 2 * MARGIN
+    parts = []
+    for marked, kind, radius in ((False, "point", 4), (True, "point marked", 5.5)):
+        for colour in range(CLASS_COLOURS + 1):
+            drawn = [point for point in points if point.marked == marked and point.colour == colour]
+            circles = (
+                f'<circle cx="{point.x + MARGIN:g}" cy="{height - MARGIN - point.y + low:g}" r="{radius}" '
+                f'data-index="{point.index}"><title>{escape(point.name)}</title></circle>'
+                for point in drawn
+            )
+            if drawn:
+                parts.append(f'<g class="{kind} k{colour}">{"".join(circles)}</g>')
+    return _svg_element(key, title, about, width, height, "points", parts)
+
+
+def point_swatch(colour: int, marked: bool = False) -> Markup:
+    """Draw a point for the legend."""
+    kind, radius = ("point marked", 4.5) if marked else ("point", 4)
+    return Markup(
+        f'<svg class="dot-swatch" aria-hidden="true" viewBox="0 0 12 12"><g class="{kind} k{colour}">'
+        f'<circle cx="6" cy="6" r="{radius}"/></g></svg>'
+    )
+
+
+def directed_graph(key: str, title: str, about: str, names: Sequence[str], edges: Sequence[_Edge]) -> Markup:
+    """Draw nodes on a circle and arrows between them, given as (from, to, number); the wider the larger the number.
+
+    Arrows bend to the side, so that those of both directions are seen.
+    """
+    most = max(number for _, _, number in edges)
+    angles = [2 * math.pi * k / len(names) - math.pi / 2 for k in range(len(names))]
+    places = [
+        complex(GRAPH_WIDTH / 2 + GRAPH_RADIUS * math.cos(a), GRAPH_HEIGHT / 2 + GRAPH_RADIUS * math.sin(a))
+        for a in angles
+    ]
+    parts, numbers = [], []
+    for start, end, number in sorted(edges, key=lambda edge: -edge[2]):
+        label = f"{names[start]} → {names[end]}: {number:,}"
+        arrow, (x, y) = _arrow(places[start], places[end], THIN + (THICK - THIN) * number / most)
+        parts.append(f"<g>{arrow}<title>{escape(label)}</title></g>")
+        numbers.append(f'<text class="middle number" x="{x:.1f}" y="{y + 4:.1f}">{number:,}</text>')
+    for name, place, angle in zip(names, places, angles, strict=True):
+        x, y = place.real + 16 * math.cos(angle), place.imag + 18 * math.sin(angle) + 4
+        side = "middle" if abs(math.cos(angle)) < 0.3 else "start" if math.cos(angle) > 0 else "end"
+        short = name if len(name) <= MAX_NODE_NAME else name[: MAX_NODE_NAME - 1] + "…"
+        numbers.append(f'<circle class="node" cx="{place.real:.1f}" cy="{place.imag:.1f}" r="{NODE_RADIUS}"/>')
+        numbers.append(
+            f'<text class="{side} name" x="{x:.1f}" y="{y:.1f}">{escape(short)}<title>{escape(name)}</title></text>'
+        )
+    return _svg_element(key, title, about, GRAPH_WIDTH, GRAPH_HEIGHT, "chart graph", [*parts, *numbers])
+
+
+def _arrow(start: complex, end: complex, width: float) -> tuple[str, tuple[float, float]]:
+    """Draw a bent arrow between two nodes, and return it with the place of its number."""
+    length = abs(end - start)
+    control = (start + end) / 2 + 0.22 * (end - start) * 1j
+    head = 5 + 1.6 * width
+    arriving, leaving = (end - control) / abs(end - control), (control - start) / abs(control - start)
+    tip, tail = end - arriving * (NODE_RADIUS + 2), start + leaving * (NODE_RADIUS + 1)
+    base = tip - arriving * min(head, length / 3)
+    corners = (tip, base + arriving * 1j * head / 2, base - arriving * 1j * head / 2)
+    number = tail * (1 - LABEL_AT) ** 2 + 2 * control * LABEL_AT * (1 - LABEL_AT) + base * LABEL_AT**2
+    curve = f"M{_place(tail)}Q{_place(control)} {_place(base)}"
+    drawn = f'<path class="edge" d="{curve}" stroke-width="{width:.1f}"/>'
+    drawn += f'<polygon class="head" points="{" ".join(map(_place, corners))}"/>'
+    return drawn, (number.real, number.imag)
+
+
+def _place(point: complex) -> str:
+    return f"{point.real:.1f},{point.imag:.1f}"
 
 
 def largest_off_diagonal(matrix: Array, limit: int) -> list[tuple[int, int, float]]:

@@ -1,5 +1,6 @@
 """Sentences of the report, for readers who know the data but not the method."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from statistics import fmean
@@ -9,10 +10,11 @@ import numpy as np
 from markupsafe import Markup
 
 from labelsieve.audit.estimate import Interval
-from labelsieve.audit.findings import COMMON_CONFUSION, MUTUAL_CONFUSION
+from labelsieve.audit.findings import COMMON_CONFUSION, MUTUAL_CONFUSION, looks_like
 from labelsieve.report.audit import AuditResults
 from labelsieve.report.svg import largest_off_diagonal
 from labelsieve.review.export import retrain_command
+from labelsieve.review.suspects import Suspect
 from labelsieve.runs.read import Run, neglected_classes
 from labelsieve.runs.tables import plus_minus
 from labelsieve.text import percent
@@ -22,6 +24,7 @@ AUDITED_BY = {  # input of an audit without a run -> how the labels were judged
     "pred_probs": "compared with the predicted probabilities",
     "features": "judged, by linear classifiers that did not learn them, from the features",
 }
+NAME_END = 10  # characters of a long name that stay visible at its end
 NAMING_INPUTS = ("data", "text", "labels")  # inputs that can name the data, best first
 COMPARABLE = {"method", "criterion", "options", "seed", "threads", "device", "precision", "cache", "workers"}
 
@@ -73,6 +76,53 @@ def training_facts(run: Run) -> list[str | Markup]:
             "Run the same labelsieve train command again to resume it."
         )
     return facts
+
+
+def estimate_story(audit: AuditResults) -> str:
+    """Return in three sentences how the estimate came about, for readers who know the data but not the method."""
+    noun, rate = sample_noun(audit), audit.noise_rate
+    judged = (
+        f"Every label was judged by models that had not learned it: the {noun} were divided into parts, and those of "
+        "each part were judged by models trained on the other parts."
+    )
+    weighed = (
+        f"Where such a model prefers another class, either the label or the model is wrong; how often this happens "
+        f"among the {noun} that the models recognise best shows which of the two is more likely, class by class."
+    )
+    if audit.made.get("pred_probs"):
+        judged = (
+            "Every label was compared with the probabilities that a classifier predicted, on the assumption that the "
+            "classifier was not trained on that label."
+        )
+        weighed = weighed.replace("such a model", "the classifier").replace("the model is", "the classifier is")
+        weighed = weighed.replace("the models recognise", "it recognises")
+    elif audit.held_out_error is None:
+        judged = "The trained model judged every label, including those that it learned from."
+        weighed = (
+            "Where it is confident of another class, the label counts as wrong; wrong labels that the model has "
+            "memorized are not found this way."
+        )
+    low, high = percent(rate.low), percent(rate.high)
+    return (
+        f"{judged} {weighed} This amounts to {percent(rate.estimate)} of the {audit.samples:,} labels, and the true "
+        f"share is meant to lie between {low} and {high} in nine of ten cases."
+    )
+
+
+def note_on(sample: Suspect) -> str:
+    """Return the reason for a suspect, without what its given and suggested labels say already."""
+    return sample.why.removeprefix(looks_like(sample.given, sample.suggested)).strip()
+
+
+def name_parts(name: str) -> tuple[str, str]:
+    """Return the beginning of a name and its last characters, which stay visible where it is cut in the middle."""
+    end = min(NAME_END, len(name) // 2)
+    return name[: len(name) - end], name[len(name) - end :]
+
+
+def capitalised(text: str) -> str:
+    """Return a text with its first letter as a capital."""
+    return text[:1].upper() + text[1:]
 
 
 def audit_facts(audit: AuditResults) -> list[str | Markup]:
@@ -145,8 +195,8 @@ def _confusion_sentence(audit: AuditResults, given: int, true: int) -> Markup:
             round(share * samples), samples, label, other
         )
     return Markup(
-        "{0} and {1} are confused with each other: about {2:,} of the {3:,} samples labelled {0} and {4:,} of the "
-        "{5:,} labelled {1}. The direction of the errors is uncertain."
+        "The labels {0} and {1} are confused with each other: about {2:,} of the {3:,} samples labelled {0} and {4:,} "
+        "of the {5:,} labelled {1}. The direction of the errors is uncertain."
     ).format(label, other, round(share * samples), samples, round(back * others), others)
 
 
@@ -177,8 +227,8 @@ def model_error(run: Run, samples: str) -> str:
     error = chosen[0].get("test_error") if chosen else None
     if error is None:
         return (
-            "There was no test set, so the error of the delivered model is unknown. labelsieve train --test 0.2 holds "
-            "out a fifth of the data to measure it."
+            "There was no test set, so the error of the delivered model is unknown. To measure it, "
+            "labelsieve train --test 0.2 holds out a fifth of the data."
         )
     against = ", measured against their given labels, which may be wrong too" if run.spec.get("test") else ""
     return f"The delivered model is wrong on {error:.1f}% of the test {samples}{against}."
@@ -243,6 +293,11 @@ def _hide_folders_of(word: str, run: Run, name: str) -> str:
     if not PurePath(word).is_absolute() or word.startswith(name):
         return word
     return "DATA" if word == run.spec["data"] else PurePath(word).name
+
+
+def shown_command(run: Run, name: str) -> str:
+    """Return the command that started a run, without folders of this machine."""
+    return shlex.join(_hide_folders_of(word, run, name) for word in shlex.split(run.command))
 
 
 def sample_noun(audit: AuditResults | None) -> str:

@@ -5,9 +5,11 @@ import fcntl
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ from labelsieve.runs.read import audit_folder
 
 DECISIONS = ("keep", "accept", "other", "unsure", "undo")
 RELABELLING = ("accept", "other")  # decisions that carry a new label
+REQUIRED = ("index", "id", "decision", "label", "time", "tab")  # older lines have only these
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Decision:
     label: str | None  # the new label of "accept" and "other"
     time: str
     tab: str
+    reviewer: str = ""  # name of the person; empty if unknown
+    action: str = ""  # shared by the decisions of one action on several samples
 
     def line(self) -> bytes:
         """Return the line that is appended to the file."""
@@ -40,6 +45,16 @@ class ReviewProgress(NamedTuple):
 
     reviewed: int
     changed: int
+
+
+class Agreement(NamedTuple):
+    """How often two reviewers agree on the label of samples that both decided."""
+
+    one: str
+    other: str
+    both: int  # samples that both decided
+    equal: int  # of these, samples with equal labels
+    kappa: float  # Cohen's kappa: 1 is full agreement, 0 that of chance
 
 
 class DecisionLog:
@@ -62,9 +77,15 @@ class DecisionLog:
 
     def append(self, decide: Callable[[Sequence[Decision]], Decision]) -> Sequence[Decision]:
         """Append the decision that `decide` returns for all previous decisions; other writers wait meanwhile."""
+        return self.append_all(lambda past: [decide(past)])
+
+    def append_all(self, decide: Callable[[Sequence[Decision]], Sequence[Decision]]) -> Sequence[Decision]:
+        """Append the decisions that `decide` returns, a line each, with one flush to the disk for all of them."""
         with self._lock, self._locked_file(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
-            decision = decide(self._read_new(handle))
-            _append_line(handle, decision.line())
+            decisions = decide(self._read_new(handle))
+            if not decisions:
+                return self._decisions
+            _append_lines(handle, b"".join(decision.line() for decision in decisions))
             if self._bytes_read == 0:  # the file is new, and its folder may be new
                 sync_folder(self.path.parent)
                 sync_folder(self.path.parent.parent)
@@ -136,19 +157,80 @@ def review_progress(run: Path) -> ReviewProgress:
 
 def effective_lines(decisions: Sequence[Decision]) -> dict[int, int]:
     """Return, by sample index, the line number (from 1) of the last decision that was not undone."""
+    return {index: numbers[-1] for index, numbers in _standing_lines(decisions).items()}
+
+
+def _standing_lines(decisions: Sequence[Decision]) -> dict[int, list[int]]:
+    """Return, by sample index, the line numbers of all decisions that were not undone.
+
+    An undo takes back the last decision of the same reviewer; of anybody, if this reviewer has made none.
+    """
     lines: dict[int, list[int]] = {}
     for number, decision in enumerate(decisions, 1):
         of_sample = lines.setdefault(decision.index, [])
         if decision.decision != "undo":
             of_sample.append(number)
         elif of_sample:
-            of_sample.pop()
-    return {index: numbers[-1] for index, numbers in lines.items() if numbers}
+            own = [line for line in of_sample if decisions[line - 1].reviewer == decision.reviewer]
+            of_sample.remove((own or of_sample)[-1])
+    return {index: numbers for index, numbers in lines.items() if numbers}
 
 
 def effective_decisions(decisions: Sequence[Decision]) -> dict[int, Decision]:
     """Return, by sample index, the last decision that was not undone; "unsure" is one of them."""
     return {index: decisions[number - 1] for index, number in effective_lines(decisions).items()}
+
+
+def decisions_by_reviewer(decisions: Sequence[Decision]) -> dict[int, dict[str, Decision]]:
+    """Return, by sample index and name, the last decision of each reviewer that was not undone."""
+    return {
+        index: {decisions[number - 1].reviewer: decisions[number - 1] for number in numbers}
+        for index, numbers in _standing_lines(decisions).items()
+    }
+
+
+def disagreements(decisions: Sequence[Decision], given: Mapping[int, str]) -> dict[int, dict[str, Decision]]:
+    """Return the samples to which reviewers would give different labels, with the decision of each reviewer.
+
+    `given` has the given labels by sample index. Who is unsure has no opinion.
+    """
+    opinions = {index: _sure(each) for index, each in decisions_by_reviewer(decisions).items() if index in given}
+    return {
+        index: each
+        for index, each in opinions.items()
+        if len({decided_label(decision, given[index]) for decision in each.values()}) > 1
+    }
+
+
+def agreements(decisions: Sequence[Decision], given: Mapping[int, str]) -> list[Agreement]:
+    """Return how often each two reviewers agree, for all that decided about the same samples."""
+    labels: dict[str, dict[int, str]] = {}  # by reviewer and sample index
+    for index, each in decisions_by_reviewer(decisions).items():
+        for reviewer, decision in _sure(each).items() if index in given else ():
+            labels.setdefault(reviewer, {})[index] = decided_label(decision, given[index])
+    found = []
+    for one, other in combinations(sorted(labels), 2):
+        pairs = [(label, labels[other][index]) for index, label in labels[one].items() if index in labels[other]]
+        if pairs:
+            found.append(Agreement(one, other, len(pairs), sum(a == b for a, b in pairs), cohens_kappa(pairs)))
+    return found
+
+
+def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float:
+    """Return Cohen's kappa of the labels that two people gave to the same samples."""
+    equal = sum(one == other for one, other in pairs) / len(pairs)
+    first, second = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
+    chance = sum(count * second[label] for label, count in first.items()) / len(pairs) ** 2
+    return 1.0 if chance == 1 else (equal - chance) / (1 - chance)
+
+
+def decided_label(decision: Decision, given: str) -> str:
+    """Return the label of a sample according to a decision, from its given label."""
+    return given if decision.label is None else decision.label
+
+
+def _sure(decisions: Mapping[str, Decision]) -> dict[str, Decision]:
+    return {reviewer: decision for reviewer, decision in decisions.items() if decision.decision != "unsure"}
 
 
 def changed_labels(decisions: Mapping[int, Decision], given: Mapping[int, str]) -> dict[int, str]:
@@ -160,13 +242,14 @@ def changed_labels(decisions: Mapping[int, Decision], given: Mapping[int, str]) 
 def _parse_decision(line: bytes) -> Decision:
     """Parse one line of decisions.jsonl; raise ValueError if it is not a decision."""
     fields = json.loads(line)
-    if not isinstance(fields, dict) or not all(name in fields for name in Decision.__annotations__):
+    if not isinstance(fields, dict) or not all(name in fields for name in REQUIRED):
         raise ValueError("fields are missing")
-    decision = Decision(**{name: fields[name] for name in Decision.__annotations__})
+    decision = Decision(**{name: fields[name] for name in Decision.__annotations__ if name in fields})
     if type(decision.index) is not int or decision.decision not in DECISIONS:
         raise ValueError("index or decision is invalid")
-    if not all(isinstance(text, str) for text in (decision.id, decision.time, decision.tab)):
-        raise ValueError("id, time and tab must be strings")
+    texts = (decision.id, decision.time, decision.tab, decision.reviewer, decision.action)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("id, time, tab, reviewer and action must be strings")
     if isinstance(decision.label, str) != (decision.decision in RELABELLING):
         raise ValueError("accept and other need a label, the other decisions have none")
     return decision
@@ -188,11 +271,11 @@ def _repair_last_line(handle: int) -> None:
     os.fsync(handle)
 
 
-def _append_line(handle: int, line: bytes) -> None:
-    """Append a line and flush it to the disk; remove what was written of it if that fails."""
+def _append_lines(handle: int, lines: bytes) -> None:
+    """Append lines and flush them to the disk; remove what was written of them if that fails."""
     size = os.fstat(handle).st_size
     try:
-        if os.write(handle, line) < len(line):
+        if os.write(handle, lines) < len(lines):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(handle)
     except OSError:

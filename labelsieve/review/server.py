@@ -13,15 +13,15 @@ from urllib.parse import parse_qs, urlsplit
 
 from labelsieve.errors import InputError, LabelsieveError, ResourceError
 from labelsieve.review.state import RequestError, ReviewState
-from labelsieve.review.suspects import IMAGE_TYPES
 
 PAGE_FOLDER = Path(__file__).parent / "page"
 PAGE_FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/api.js": ("api.js", "text/javascript; charset=utf-8"),
-    "/picker.js": ("picker.js", "text/javascript; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{
+        f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
+        for name in ("api", "picker", "viewer", "compare", "grid", "page")
+    },
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 SECURITY_HEADERS = {
@@ -33,7 +33,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-MAX_BODY = 64 * 1024  # bytes
+MAX_BODY = 64 * 1024  # bytes, about 3,000 decisions of one action
 MAX_DISCARDED = 2**20  # bytes of a refused body that are read and discarded
 
 
@@ -46,18 +46,21 @@ class _Reply(NamedTuple):
 
 
 class ReviewServer(ThreadingHTTPServer):
-    """Server of one review, on a free port by default."""
+    """Server of the reviews of one or several runs, on a free port by default."""
 
     daemon_threads = True
+    request_queue_size = 128  # connections that wait to be accepted
 
-    def __init__(self, state: ReviewState, token: str, port: int | None = None) -> None:
+    def __init__(
+        self, states: Sequence[ReviewState], token: str, port: int | None = None, reviewer: str | None = None
+    ) -> None:
         if port is not None and not 1024 <= port <= 65535:
             raise InputError(f"--port must be between 1024 and 65535, got {port}; omit it to use a free port")
         try:
             super().__init__(("127.0.0.1", port or 0), _RequestHandler)
         except OSError as error:
             raise InputError(f"cannot use port {port}: {error.strerror}; omit --port to use a free port") from error
-        self.state, self.token = state, token
+        self.states, self.token, self.reviewer = states, token, reviewer
 
     @property
     def url(self) -> str:
@@ -105,19 +108,22 @@ class _RequestHandler(BaseHTTPRequestHandler):
             name, content_type = PAGE_FILES[path]
             content = (PAGE_FOLDER / name).read_bytes()
             return _Reply(content.replace(b"{{token}}", self.server.token.encode()), content_type)
+        state = self._state(query)
         if path == "/samples":
-            return _json_reply(self.server.state.initial())
+            runs = [each.name for each in self.server.states]
+            return _json_reply({**state.initial(), "runs": runs, "reviewer": self.server.reviewer})
         if path == "/changes":
             since = query.get("since", ["0"])[0]
             if not re.fullmatch("[0-9]{1,12}", since):
                 raise RequestError(400, "since must be a non-negative integer")
-            return _json_reply(self.server.state.changes(int(since)))
-        if thumbnail := re.fullmatch(r"/thumbs/([0-9]{1,12})", path):
-            image = self.server.state.image_path(int(thumbnail[1]))
-            try:
-                return _Reply(image.read_bytes(), IMAGE_TYPES[image.suffix])
-            except OSError:
-                raise RequestError(404, "the image file is missing") from None
+            return _json_reply(state.changes(int(since)))
+        if asked := re.fullmatch(r"/(thumbs|pictures|details)/([0-9]{1,12})", path):
+            index = int(asked[2])
+            if asked[1] == "details":
+                return _json_reply(state.details(index))
+            if asked[1] == "thumbs":
+                return _Reply(*state.thumbnail_image(index))
+            return _Reply(*state.picture(index, query.get("size", ["full"])[0]))
         raise RequestError(404, "nothing at this address")
 
     def _post(self, path: str, query: dict[str, list[str]]) -> _Reply:
@@ -126,11 +132,22 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json":
             raise RequestError(415, "the content type must be application/json")
         request = self._read_body()
-        if path == "/decide":
-            return _json_reply(self.server.state.decide(request))
-        if path == "/export":
-            return _json_reply(self.server.state.export())
-        raise RequestError(404, "nothing at this address")
+        state = self._state(query)
+        actions: dict[str, Callable[[], dict[str, Any]]] = {
+            "/decide": lambda: state.decide(request),
+            "/decide-many": lambda: state.decide_many(request),
+            "/export": state.export,
+        }
+        if path not in actions:
+            raise RequestError(404, "nothing at this address")
+        return _json_reply(actions[path]())
+
+    def _state(self, query: Mapping[str, Sequence[str]]) -> ReviewState:
+        """Return the review of the run that a request names by its number."""
+        number = query.get("run", ["0"])[0]
+        if not re.fullmatch("[0-9]{1,4}", number) or int(number) >= len(self.server.states):
+            raise RequestError(404, "no such run")
+        return self.server.states[int(number)]
 
     def _read_body(self) -> dict[str, Any]:
         """Return the JSON object in the body."""

@@ -1,39 +1,73 @@
 """A review session: serve the page until Ctrl-C, then print what was saved and the next commands."""
 
-import contextlib
 import os
 import secrets
 import shlex
+import socket
 import sys
 import threading
 import webbrowser
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from labelsieve.errors import InputError
 from labelsieve.review.export import retrain_command
 from labelsieve.review.server import ReviewServer
-from labelsieve.review.state import ReviewState
+from labelsieve.review.state import MAX_NAME_LENGTH, ReviewState
 from labelsieve.runs.read import is_separate_audit, read_json
 from labelsieve.text import printable
 
 
-def serve_review(run: Path, port: int | None = None, browser: bool = True) -> None:
-    """Serve the review page of a run until Ctrl-C.
+def serve_review(
+    runs: Sequence[Path],
+    port: int | None = None,
+    browser: bool = True,
+    reviewer: str | None = None,
+    data: str | None = None,
+) -> None:
+    """Serve the review page of runs until Ctrl-C.
 
     Args:
-        run: folder of a run, or of an audit without a run.
+        runs: folders of runs, or of audits without a run.
         port: port on 127.0.0.1; a free one by default.
-        browser: open the page in the default browser.
+        browser: open the page in the default browser, if there is one.
+        reviewer: name that is saved with decisions; without it, the page asks.
+        data: where the data of the run is now, if it was moved.
     """
-    state = ReviewState(run)
-    with ReviewServer(state, secrets.token_urlsafe(24), port) as server, contextlib.suppress(KeyboardInterrupt):
-        print(f"{state.counts().left:,} suspects to review: {server.url}")
-        print("Each decision is saved immediately. Press Ctrl-C to stop.", flush=True)
-        if browser and has_display():
-            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-        server.serve_forever()
+    if reviewer is not None and not 0 < len(reviewer.strip()) <= MAX_NAME_LENGTH:
+        raise InputError(f"--reviewer needs a name of at most {MAX_NAME_LENGTH} characters")
+    states = [ReviewState(run, data) for run in runs]
+    with ReviewServer(states, secrets.token_urlsafe(24), port, reviewer) as server, suppress(KeyboardInterrupt):
+        _serve(server, browser)
     print()  # end the line with ^C
-    print("\n".join(map(printable, closing_lines(state))))
+    for state in states:
+        print("\n".join(map(printable, closing_lines(state))))
+
+
+def _serve(server: ReviewServer, browser: bool) -> None:
+    """Print the address, open it and the data of the runs in the background, and serve until Ctrl-C."""
+    left = sum(state.counts().left for state in server.states)
+    print(f"{left:,} suspects to review: {server.url}")
+    print("Each decision is saved immediately. Press Ctrl-C to stop.")
+    if browser and has_display():
+        threading.Thread(target=open_browser, args=(server.url,), daemon=True).start()
+    else:
+        print(f"Open this address in a browser on this machine; {_tunnel(server.server_port)}")
+    sys.stdout.flush()
+    threading.Thread(target=lambda: [state.material() for state in server.states], daemon=True).start()
+    server.serve_forever()
+
+
+def open_browser(url: str) -> None:
+    """Open an address in the default browser; without one, the printed address is enough."""
+    with suppress(webbrowser.Error, OSError):
+        webbrowser.open(url)
+
+
+def _tunnel(port: int) -> str:
+    """Return how to open the page on another machine."""
+    return f"from another one, first run: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}"
 
 
 def closing_lines(state: ReviewState) -> list[str]:

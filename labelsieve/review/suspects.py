@@ -55,6 +55,20 @@ class Suspect(Sample):
         return self.twin is not None and self.twin.given != self.given
 
 
+@dataclass(frozen=True, order=True)
+class Judged:
+    """What the audit says about any training sample."""
+
+    index: int
+    id: str
+    given: str
+    suggested: str
+    quality: float  # 0 to 1
+    doubtful: bool  # an issue of any kind
+    near_duplicates: tuple[int, ...]
+    outlier_score: float  # 0 to 1, low for outliers
+
+
 def read_gallery(run: Path) -> list[Suspect]:
     """Return the samples of the gallery, most suspicious first; those that are listed for other issues come last."""
     path = audit_folder(run) / "gallery.jsonl"
@@ -82,17 +96,35 @@ def read_class_names(run: Path) -> Sequence[str]:
 
 def read_given_labels(run: Path) -> dict[int, tuple[str, str]]:
     """Return id and given label of every training sample, by index."""
+    return {each.index: (each.id, each.given) for each in read_judged(run)}
+
+
+def read_judged(run: Path) -> list[Judged]:
+    """Return what the audit says about every training sample, in the order of the data."""
     path = audit_folder(run) / "labels.csv"
     text = _read(path, run).decode("utf-8-sig", errors="surrogateescape")
     try:
-        table = csv.DictReader(io.StringIO(text, newline=""))
-        rows = [(int(row["index"]), unescape_cell(row["id"]), unescape_cell(row["given_label"])) for row in table]
+        rows = sorted(map(_judged, csv.DictReader(io.StringIO(text, newline=""))))
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
-    given = {index: (name, label) for index, name, label in sorted(rows)}
-    if len(given) < len(rows):
+    if len({each.index for each in rows}) < len(rows):
         raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
-    return given
+    return rows
+
+
+def _judged(row: Mapping[str, str]) -> Judged:
+    """Return a row of labels.csv; only index, id and given label are needed."""
+    kinds = ("is_label_issue", "is_near_duplicate_issue", "is_outlier_issue")
+    return Judged(
+        int(row["index"]),
+        unescape_cell(row["id"]),
+        unescape_cell(row["given_label"]),
+        unescape_cell(row.get("suggested_label") or row["given_label"]),
+        float(row.get("label_quality") or 0),
+        any((row.get(kind) or "").lower() == "true" for kind in kinds),
+        tuple(json.loads(row.get("near_duplicate_sets") or "[]")),
+        float(row.get("outlier_score") or 1),
+    )
 
 
 def _read(path: Path, run: Path) -> bytes:

@@ -195,10 +195,16 @@ def test_thumbnails_keep_the_aspect_ratio():
     def size(*shape):
         return Image.open(io.BytesIO(thumbnail(np.zeros(shape, np.uint8)))).size
 
-    assert size(28, 28, 1) == (84, 84) and size(400, 100, 3) == (24, 96) and size(60, 50, 3) == (50, 60)
+    assert size(28, 28, 1) == (252, 252) and size(400, 100, 3) == (64, 256) and size(160, 150, 3) == (150, 160)
     random = np.random.default_rng(0).integers(0, 256, (8, 6, 3), dtype=np.uint8)
     shown = np.asarray(Image.open(io.BytesIO(thumbnail(random))).convert("RGB"))
-    assert np.array_equal(shown, random.repeat(12, 0).repeat(12, 1))
+    assert np.array_equal(shown, random.repeat(32, 0).repeat(32, 1))
+
+
+@pytest.mark.parametrize("side", [90, 250, 256, 700])
+def test_thumbnails_of_noise_are_small_files(side):
+    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)  # compresses worst
+    assert len(thumbnail(noise)) <= 16_000
 
 
 SCORES = (

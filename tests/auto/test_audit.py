@@ -128,7 +128,7 @@ def test_gallery_shows_rows_of_tables_and_upright_images(tmp_path, capsys):
     assert execute(["audit", str(tmp_path / "run"), "--export", "fiftyone"]) == 0
     line = json.loads((tmp_path / "run" / "audit" / "gallery.jsonl").read_text().splitlines()[0])
     with Image.open(tmp_path / "run" / "audit" / line["image"]) as image:
-        assert image.size == (40, 80)
+        assert image.size == (120, 240)
     assert line["id"].startswith(("a/", "b/"))
 
 

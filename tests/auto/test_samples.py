@@ -26,7 +26,7 @@ def photos(tmp_path: Path) -> Path:
     for number in range(6):
         place = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (200, 100), (40 * number, 0, 0)).save(place)
+        Image.new("RGB", (600, 300), (40 * number, 0, 0)).save(place)
     return tmp_path / "photos"
 
 
@@ -41,7 +41,7 @@ def test_features_of_images_are_shown_as_images(photos, tmp_path):
     for index, number in ((0, 5), (2, 1)):
         assert abs(shade(tmp_path / "thumbs", views[index]) - 40 * number) < 8
     with Image.open(tmp_path / "thumbs" / "0.webp") as image:
-        assert image.size == (96, 48)
+        assert image.size == (256, 128)
 
 
 def test_decoded_images_are_shown_as_in_their_files_and_unreadable_ones_are_skipped(photos, tmp_path):
@@ -54,7 +54,7 @@ def test_decoded_images_are_shown_as_in_their_files_and_unreadable_ones_are_skip
     views = render([1, 2, 4], tmp_path / "thumbs")
     assert list(views) == [1, 4] and abs(shade(tmp_path / "thumbs", views[1]) - 160) < 8
     with Image.open(tmp_path / "thumbs" / "1.webp") as image:
-        assert image.size == (96, 48)
+        assert image.size == (256, 128)
 
 
 def test_features_of_texts_are_shown_as_texts(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from labelsieve.report.audit import read_audit
 from labelsieve.report.page import ReportedRun, run_page, write_report
 from labelsieve.runs.read import read_run
-from tests.made_runs import add_other_issues, make_audit, make_run
+from tests.made_runs import add_map, add_other_issues, make_audit, make_run
 
 MEGABYTE = 2**20
 HOSTILE = [
@@ -101,9 +101,11 @@ def photos_page(photos) -> Path:
 
 @pytest.fixture(scope="module")
 def page_with_other_issues(tmp_path_factory) -> Path:
-    """Write the page of a run with near-duplicates and an outlier."""
+    """Write the page of a run with near-duplicates, an outlier and a map."""
     run = make_run(tmp_path_factory.mktemp("runs") / "others")
-    add_other_issues(make_audit(run, shown=30, marked=20))
+    audit = make_audit(run, shown=30, marked=20)
+    add_other_issues(audit)
+    add_map(audit)
     return write_report([run], None, 200)
 
 
@@ -114,6 +116,7 @@ def hostile_page(folder: Path, place: str, names: list[str]) -> str:
     run = make_run(folder / "run", classes=classes, epochs=5, **settings)
     ids, why = (names if place == "id" else ["id"]), (" ; ".join(names) if place == "why" else "why")
     audit = make_audit(run, classes=classes, kind="none", shown=40, ids=ids, why=why)
+    add_map(audit, 60)
     if place in ("text", "row"):
         lines = [json.loads(line) for line in (audit / "gallery.jsonl").read_text(encoding="utf-8").splitlines()]
         for line, name in zip(lines, names, strict=True):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from labelsieve.report.page import write_report
+from tests.browser import axe_violations
 from tests.made_runs import make_audit, make_run
 from tests.report.conftest import HOSTILE, hostile_page
 
@@ -54,16 +55,16 @@ def wait_until(condition):
 def test_filters_hide_samples(browser, photos_page):
     with Visit(browser, photos_page) as visit:
         page = visit.page
-        assert visit.visible_cards() == 200 and page.inner_text("#count") == "200 of 200 suspects shown"
+        assert visit.visible_cards() == 200 and page.inner_text("#count") == "200 of 2,210 suspects shown"
         loaded = "[...document.images].slice(0, 5).every(i => i.complete && i.naturalWidth === 96)"
         wait_until(lambda: page.evaluate(loaded))
         page.select_option("[name=given]", "=Trouser")
         given = visit.visible_cards()  # k² ≡ 1 (mod 10) for k = 1 and 9 of every ten
-        assert given == 40 and page.inner_text("#count") == "40 of 200 suspects shown"
+        assert given == 40 and page.inner_text("#count") == "40 of 2,210 suspects shown"
         page.select_option("[name=suggested]", "=Bag")
         assert visit.visible_cards() == 0
         page.click("[type=reset]")
-        wait_until(lambda: page.inner_text("#count") == "200 of 200 suspects shown")
+        wait_until(lambda: page.inner_text("#count") == "200 of 2,210 suspects shown")
         page.fill("[name=quality]", "9")  # the tenth lowest quality
         assert visit.visible_cards() == 10 and page.inner_text("output") == "2%"
 
@@ -216,3 +217,69 @@ def test_near_duplicates_are_shown_side_by_side(browser, page_with_other_issues)
         assert page.locator("#equal .pair").is_visible()
         page.select_option("[name=given]", "=Trouser")  # filters suspects only
         assert page.locator("#different .pair").is_visible() and page.locator("#outliers ~ ol li").is_visible()
+
+
+TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def test_map_names_samples_and_highlights_a_class(browser, page_with_other_issues):
+    with Visit(browser, page_with_other_issues, reduced_motion="reduce") as visit:
+        page, peek = visit.page, visit.page.locator("#peek")
+        page.locator("circle[data-index='297']").scroll_into_view_if_needed()
+        page.evaluate(TWO_FRAMES)  # the event of scrolling comes with a frame, and hides the name
+        assert not peek.is_visible()
+        page.locator("circle[data-index='297']").hover()
+        assert peek.is_visible() and peek.inner_text() == "297.png: Sneaker → Shirt" and not peek.locator("img").count()
+        page.locator("circle[data-index='18']").dispatch_event("pointerover")
+        assert peek.locator("img").count() == 1 and "→" in peek.inner_text()
+        page.locator("circle[data-index='18']").dispatch_event("click")
+        wait_until(lambda: page.locator("#sample-18").evaluate("e => e.getBoundingClientRect().top < innerHeight"))
+        page.select_option("#only select", "k1")
+        bright = page.evaluate("[...document.querySelectorAll('.points g:not(.faded)')].map(g => g.classList.value)")
+        assert bright == ["point k1", "point marked k1"]
+        page.select_option("#only select", "")
+        assert page.locator(".points .faded").count() == 0
+
+
+def test_names_are_cut_in_the_middle_and_whole_under_the_pointer(browser, tmp_path):
+    run, name = make_run(tmp_path / "run"), "longsleeve/e77efa63-0477-4af2-b56d-c15da31bdad6.jpg"
+    make_audit(run, shown=2, ids=[name, "short.png"])
+    with Visit(browser, write_report([run], None, 5)) as visit:
+        long, short = (visit.page.locator(".card .id").nth(k) for k in (0, 1))
+        assert long.get_attribute("title") == name == long.text_content()
+        cut = "e => e.firstElementChild.scrollWidth > e.firstElementChild.clientWidth"
+        assert long.evaluate(cut) and not short.evaluate(cut)
+        box, end = long.bounding_box(), long.locator("span").nth(1).bounding_box()
+        assert box["height"] < 30 and end["x"] + end["width"] <= box["x"] + box["width"] + 1  # one line, with its end
+
+
+def test_pictures_fill_their_cards(browser, photos_page):
+    with Visit(browser, photos_page) as visit:
+        card, picture = (visit.page.locator(f"#gallery > li{rest}").first.bounding_box() for rest in ("", " img"))
+        assert picture["width"] >= card["width"] - 3 and picture["height"] == pytest.approx(picture["width"], abs=1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_axe_finds_nothing_wrong(browser, page_with_other_issues, page_of_texts, scheme, width):
+    for path in (page_with_other_issues, page_of_texts):
+        with Visit(browser, path, color_scheme=scheme, viewport={"width": width, "height": 800}) as visit:
+            visit.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+            assert axe_violations(visit.page) == []
+
+
+def test_axe_finds_nothing_wrong_with_folded_and_compared_runs(
+    browser, page_with_other_issues, page_of_texts, tmp_path
+):
+    several = write_report([page_with_other_issues.parent, page_of_texts.parent], tmp_path / "several.html", 5)
+    with Visit(browser, several) as visit:
+        assert axe_violations(visit.page) == []
+
+
+@pytest.fixture(scope="module")
+def page_of_texts(tmp_path_factory) -> Path:
+    """Write the page of a run on texts of many classes."""
+    classes = [f"intent {k}" for k in range(30)]
+    run = make_run(tmp_path_factory.mktemp("runs") / "texts", classes=classes)
+    make_audit(run, classes=classes, kind="text", shown=12, marked=8)
+    return write_report([run], None, 200)

@@ -9,12 +9,14 @@ from itertools import pairwise
 
 import pytest
 
+from labelsieve.audit.files import THUMBNAIL_BYTES
+from labelsieve.audit.map import MAX_POINTS
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.report.audit import read_audit
 from labelsieve.report.page import ReportedRun, method_table, run_page, without_empty_columns, write_report
 from labelsieve.runs.read import read_progress, read_run
-from tests.made_runs import add_other_issues, make_audit, make_run
+from tests.made_runs import add_map, add_other_issues, make_audit, make_run
 from tests.report.conftest import HOSTILE, IMAGE, MEGABYTE, Skeleton, hostile_page, report_html, visible_text
 
 
@@ -22,6 +24,17 @@ def test_page_with_200_images_is_at_most_5_megabytes(photos_page):
     text = photos_page.read_text(encoding="utf-8")
     assert len(IMAGE.findall(text)) == 200
     assert photos_page.stat().st_size <= 5 * MEGABYTE
+
+
+def test_page_with_the_largest_thumbnails_and_map_is_at_most_5_megabytes(tmp_path):
+    run = make_run(tmp_path / "run")
+    folder = make_audit(run, ids=[f"longsleeve/{'0123456789abcdef' * 2}-{k}.jpg" for k in range(200)])
+    add_map(folder, MAX_POINTS)
+    for thumb in (folder / "thumbs").iterdir():
+        thumb.write_bytes(b"RIFF\0\0\0\0WEBP".ljust(THUMBNAIL_BYTES, b"x"))
+    text = report_html(run)
+    assert len(IMAGE.findall(text)) == 200 and text.count("<circle cx") >= MAX_POINTS
+    assert len(text.encode()) <= 5 * MEGABYTE
 
 
 def test_samples_beyond_the_size_limit_are_shown_without_image(tmp_path):
@@ -120,7 +133,7 @@ def test_hostile_strings_are_escaped(tmp_path, place):
     plain, attacked = (Skeleton(text) for text in pages.values())
     assert attacked.elements == plain.elements
     assert {a for a in attacked.addresses if not a.startswith("data:image/webp")} <= plain.addresses
-    shown = "\n".join(attacked.texts)
+    shown = "".join(attacked.texts)
     for name in HOSTILE:
         assert name[:70] in shown, name
 
@@ -179,11 +192,11 @@ def test_empty_table_is_not_shown(tmp_path):
     assert "These runs differ in more than method and seed (batch)." in text
     head = html.partition("Runs</h3>")[2].partition("</thead>")[0]
     assert re.findall('<th scope="col"[^>]*><bdi>([^<]*)', head) == [
-        "run",
-        "method",
-        "state",
-        "seed",
-        "labels look wrong",
+        "Run",
+        "Method",
+        "State",
+        "Seed",
+        "Labels look wrong",
     ]
     assert f"are those of the run {runs[1]}; the training curves show all runs." in text
 
@@ -230,7 +243,7 @@ def test_page_without_test_set_and_true_labels(tmp_path):
     run = make_run(tmp_path / "run", test=False, truth=False)
     make_audit(run, kind="text", shown=4)
     text = report_html(run)
-    assert "the error of the delivered model is unknown. labelsieve train --test 0.2 holds out" in text
+    assert "the error of the delivered model is unknown. To measure it, labelsieve train --test 0.2 holds out" in text
     assert "experiment" not in visible_text(text)
     assert text.count("<blockquote") == 4
 
@@ -252,6 +265,7 @@ def test_many_classes_are_drawn_as_a_map_with_a_list(tmp_path):
     make_audit(run, classes=classes, kind="row", shown=20)
     text = report_html(run)
     assert '<table class="heat">' not in text and text.count('<svg class="map"') == 3
+    assert "Given label ↓, estimated class →" in text and "Given label ↓, true class →" in text
     assert len(text.encode()) < MEGABYTE
 
 
@@ -336,3 +350,88 @@ def test_numbers_of_shown_samples_are_limited_for_each_kind(tmp_path):
     text = report_html(run, gallery=1)
     assert text.count('<li class="card') == 2 and text.count('<li class="pair">') == 1  # a suspect, an outlier
     assert 'id="different"' in text and 'id="equal"' not in text
+
+
+def test_rest_of_the_suspects_is_one_command_away(tmp_path):
+    run = make_run(tmp_path / "run")
+    audit = make_audit(run, shown=30)
+    shown = visible_text(report_html(run))
+    assert "30 of 2,210 suspects shown" in shown
+    assert f"Review all 2,210 in the browser with labelsieve review {run}, or list them in audit/labels.csv." in shown
+    summary = json.loads((audit / "summary.json").read_text())
+    (audit / "summary.json").write_text(json.dumps({**summary, "issues": 30}))
+    assert "30 of 30 suspects shown" in visible_text(report_html(run)) and "Review all" not in report_html(run)
+
+
+def test_cards_have_one_probability_and_no_repeated_sentence(tmp_path):
+    run = make_run(tmp_path / "run")
+    make_audit(run, shown=4, why="Looks more like Ankle boot than T-shirt/top.")
+    text = report_html(run)
+    cards = re.findall(r'<li class="card.*?</li>', text, re.DOTALL)
+    assert len(cards) == 4
+    texts = ["".join(Skeleton(card).texts) for card in cards]
+    assert [text.count("%") for text in texts] == [1, 1, 1, 1] and "Label quality: under 1%" in texts[0]
+    assert "Looks more" not in texts[0]  # given T-shirt/top, suggested Ankle boot: the labels say so
+    assert "Looks more" in texts[1]
+
+
+def test_confusions_are_a_graph_with_a_table(photos_page, tmp_path):
+    text = photos_page.read_text(encoding="utf-8")
+    graph = text[text.index('<svg class="chart graph"') :].partition("</svg>")[0]
+    # by hand: nine of ten classes have different shares, 0.15 to 0.55; the tenth has 0.15 again
+    assert graph.count('class="edge"') == 10 and graph.count('class="node"') == 10
+    assert (
+        "<title>Bag → Sneaker: 330</title>" in graph and "Arrows: Bag to Sneaker, 330; Sneaker to Shirt, 300;" in graph
+    )
+    assert "The arrows stand for 1,980 of the 2,210 suspects." in visible_text(text)
+    clean = make_run(tmp_path / "clean")
+    make_audit(clean, clean=True, shown=3)
+    assert 'id="confused"' not in report_html(clean)
+
+
+def test_map_shows_samples_by_given_label(page_with_other_issues, photos_page):
+    text = page_with_other_issues.read_text(encoding="utf-8")
+    drawn = text[text.index('<svg class="points"') :].partition("</svg>")[0]
+    assert drawn.count("<circle") == 300 and drawn.count('<g class="point marked') == 10
+    assert "<title>T-shirt/top/0000.png: T-shirt/top → Ankle boot</title>" in drawn  # the first, a suspect
+    assert "<title>Trouser/0001.png: Trouser</title>" in drawn  # the second, not marked
+    assert "300 of the 6,000 images; similar images lie near each other" in visible_text(text)
+    assert 'id="map"' not in photos_page.read_text(encoding="utf-8")
+
+
+def test_map_of_many_classes_has_few_colours(tmp_path):
+    classes = [f"species {k}" for k in range(40)]
+    run = make_run(tmp_path / "run", classes=classes)
+    add_map(make_audit(run, classes=classes, shown=3))
+    text = report_html(run)
+    assert "28 other classes" in visible_text(text) and 'class="point k12"' in text and "k13" not in text
+
+
+@pytest.mark.parametrize("change", [{"given": [99] * 300}, {"x": [1]}, {"index": ["<b>"] * 300}])
+def test_damaged_map_is_a_one_line_error(tmp_path, change):
+    run = make_run(tmp_path / "run")
+    audit = make_audit(run, shown=2)
+    add_map(audit)
+    columns = json.loads((audit / "map.json").read_text())
+    (audit / "map.json").write_text(json.dumps({**columns, **change}))
+    with pytest.raises(InputError, match=r"map\.json: .*; run labelsieve audit again"):
+        write_report([run], None, 10)
+
+
+def test_single_epoch_is_not_drawn(tmp_path):
+    text = report_html(make_run(tmp_path / "run", epochs=1, warmup=0))
+    assert 'id="training"' not in text and 'class="chart"' not in text
+    assert 'id="training"' in report_html(make_run(tmp_path / "two", epochs=2, warmup=0))
+
+
+def test_settings_are_folded_and_readable(tmp_path):
+    run = make_run(tmp_path / "run", data="/home/somebody/photos")
+    head = json.loads((run / "spec.json").read_text())
+    head["command"] = "labelsieve train /home/somebody/photos --out runs/mine"
+    (run / "spec.json").write_text(json.dumps(head))
+    text = report_html(run)
+    section = text[text.index('id="settings"') :]
+    assert section.index("<details>") < section.index("<dl") and "somebody" not in text
+    rows = dict(re.findall(r"<dt>(.*?)</dt><dd><bdi>(.*?)</bdi>", section))
+    assert rows["command"] == "labelsieve train DATA --out runs/mine" and rows["versions torch"] == "2.13.0"
+    assert rows["criterion"] == "none" and "{" not in "".join(rows.values())

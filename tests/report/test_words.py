@@ -21,7 +21,8 @@ def test_direction_of_mutual_confusions_is_uncertain(photos, back, uncertain):
     (line,) = words.confusions(replace(read_audit(photos, 200), noise_matrix=matrix), 2)
     one_way = "About 300 of the 600 samples labelled “Bag” seem to be “Sneaker”."
     counts = f"about 300 of the 600 samples labelled “Bag” and {round(600 * back)} of the 600 labelled “Sneaker”"
-    either = f"“Bag” and “Sneaker” are confused with each other: {counts}. The direction of the errors is uncertain."
+    both = f"The labels “Bag” and “Sneaker” are confused with each other: {counts}."
+    either = f"{both} The direction of the errors is uncertain."
     assert re.sub("<.*?>", "", line) == (either if uncertain else one_way)
 
 
@@ -35,3 +36,33 @@ def test_run_labels_are_unique(tmp_path):
     runs = [("runs/a", read_progress(make_run(tmp_path / "a"))), ("runs/b", read_progress(make_run(tmp_path / "b")))]
     assert words.run_labels(runs[:1]) == ["mentornet-prop"]
     assert words.run_labels(runs) == ["mentornet-prop, a", "mentornet-prop, b"]
+
+
+def test_estimate_is_told_in_three_sentences(photos):
+    audit = read_audit(photos, 1)
+    learned = words.estimate_story(audit)
+    unseen = words.estimate_story(replace(audit, held_out_error=0.4))
+    compared = words.estimate_story(replace(audit, held_out_error=0.4, made={"pred_probs": "p.csv"}))
+    assert learned.startswith("The trained model judged every label, including those that it learned from. Where it is")
+    assert "models that had not learned it: the images were divided into parts" in unseen
+    assert compared.startswith("Every label was compared with the probabilities that a classifier predicted")
+    assert "the classifier prefers another class, either the label or the classifier is wrong" in compared
+    for story in (learned, unseen, compared):
+        assert len(re.findall(r"\.(?: |$)", story)) == 3
+        assert "38% of the 6,000 labels, and the true share is meant to lie between 35% and 40%" in story
+
+
+def test_notes_leave_out_what_the_labels_say(photos):
+    sample = replace(read_audit(photos, 1).gallery[0].sample, given="cat", suggested="dog")
+    assert words.note_on(replace(sample, why="Looks more like dog than cat.")) == ""
+    assert (
+        words.note_on(replace(sample, why="Looks more like dog than cat. Near-duplicate of x."))
+        == "Near-duplicate of x."
+    )
+    assert words.note_on(replace(sample, why="The model doubts that it is cat.")) == "The model doubts that it is cat."
+
+
+@pytest.mark.parametrize("name", ["", "a", "a.png", "shirt/e77efa63-0477-4af2-b56d-c15da31bdad6.jpg"])
+def test_names_are_cut_into_two_parts(name):
+    start, end = words.name_parts(name)
+    assert start + end == name and len(end) <= 10 and len(end) <= len(start)

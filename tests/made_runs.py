@@ -149,7 +149,7 @@ def add_map(folder: Path, points: int = 300) -> None:
     places = 500 + 40 * turns * np.array([np.cos(turns), np.sin(turns)])
     lines = (folder / "gallery.jsonl").read_text(encoding="utf-8").splitlines()
     ids = {row["index"]: row["id"] for row in map(json.loads, lines)}
-    columns: dict[str, Any] = {"method": "principal components", "samples": summary["samples"]}
+    columns: dict[str, Any] = {"samples": summary["samples"]}
     columns |= {"index": list(range(points)), "id": [ids.get(k, f"{k}.png") for k in range(points)]}
     columns |= {"given": [k % size for k in range(points)], "suggested": [(k - 1) % size for k in range(points)]}
     columns |= {"is_label_issue": [k % 3 == 0 for k in range(points)]}

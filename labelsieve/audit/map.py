@@ -1,6 +1,5 @@
 """Map of the samples: some of them as points of the plane, near each other if their features are alike."""
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from labelsieve.audit.guesses import Array
 
 MAX_POINTS = 2400
 MAX_SUSPECTS = 1200  # of the points, the most suspicious ones
-MIN_UMAP_SAMPLES = 50  # below, neighbourhoods mean little
 SIDE = 1000  # largest coordinate
 TINY = 1e-12
 
@@ -21,9 +19,8 @@ def sample_map(findings: Findings, features: Array) -> dict[str, Any]:
     The points are spread evenly over the data, and all suspects are among them up to a limit. `features` is (n, F).
     """
     shown = map_samples(findings)
-    places, method = plane(features[shown])
+    places = plane(features[shown])
     return {
-        "method": method,
         "samples": len(findings),
         "index": shown.tolist(),
         "id": [findings.ids[index] for index in shown.tolist()],
@@ -44,18 +41,11 @@ def map_samples(findings: Findings) -> Array:
     return np.sort(np.concatenate([suspects, spread]))
 
 
-def plane(features: Array) -> tuple[Array, str]:
-    """Return whole coordinates (n, 2) from 0 to 1,000 for features (n, F), and the method that chose them."""
+def plane(features: Array) -> Array:
+    """Return whole coordinates (n, 2) from 0 to 1,000 for features (n, F): their first two principal components."""
     rows = features.astype(np.float32)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY)  # their direction tells the content
-    try:
-        umap: Any = import_module("umap") if len(rows) >= MIN_UMAP_SAMPLES else None
-    except ImportError:
-        umap = None
-    if umap is None:
-        return _scaled(principal_components(rows)), "principal components"
-    places = umap.UMAP(metric="cosine", n_epochs=200, random_state=0, n_jobs=1).fit_transform(rows)
-    return _scaled(np.asarray(places)), "UMAP"
+    return _scaled(principal_components(rows))
 
 
 def principal_components(rows: Array) -> Array:

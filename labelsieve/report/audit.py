@@ -60,7 +60,6 @@ class MapPoint:
 class SampleMap:
     """Samples as points of the plane."""
 
-    method: str
     samples: int  # of which the points are some
     points: list[MapPoint]
 
@@ -173,7 +172,7 @@ def _read_map(path: Path, classes: int) -> SampleMap | None:
         ]
         if any(not (0 <= k < classes) for point in points for k in (point.given, point.suggested)):
             raise ValueError("a label is not among the classes")
-        return SampleMap(str(columns["method"]), int(columns["samples"]), points) if points else None
+        return SampleMap(int(columns["samples"]), points) if points else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit again") from error
 

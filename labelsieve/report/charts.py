@@ -187,8 +187,8 @@ def map_chart(audit: AuditResults, noun: str) -> _MapChart | None:
     all_shown = len(points) == audit.map.samples
     which = f"All {len(points):,} {noun}" if all_shown else f"{len(points):,} of the {audit.map.samples:,} {noun}"
     note = (
-        f"{which}; similar {noun} lie near each other ({audit.map.method} of their features). The colour is the given "
-        "label. A suspect among points of another colour may belong to that class."
+        f"{which}; similar {noun} lie near each other (principal components of their features). The colour is the "
+        "given label. A suspect among points of another colour may belong to that class."
     )
     drawing = svg.scatter("map-of-samples", f"Map of the {noun}", about, drawn)
     return _MapChart(drawing, legend, marked > 0, note)

@@ -55,8 +55,13 @@ def _serve(server: ReviewServer, browser: bool) -> None:
     else:
         print(f"Open this address in a browser on this machine; {_tunnel(server.server_port)}")
     sys.stdout.flush()
-    threading.Thread(target=lambda: [state.material() for state in server.states], daemon=True).start()
+    threading.Thread(target=_prepare, args=(server.states,), daemon=True).start()
     server.serve_forever()
+
+
+def _prepare(states: Sequence[ReviewState]) -> None:
+    for state in states:
+        state.prepare()
 
 
 def open_browser(url: str) -> None:

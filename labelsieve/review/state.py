@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_NAME_LENGTH = 64  # characters of a tab, an action or a reviewer
 MAX_ITEMS = 5000  # samples of one action
 MAX_PREVIEW = 200  # characters of a text to compare with
-SHOWN_EXAMPLES = 6  # of each class, and neighbours
+SHOWN_EXAMPLES, SHOWN_NEIGHBOURS = 4, 8  # examples of each class
 
 
 class RequestError(Exception):
@@ -176,6 +176,12 @@ class ReviewState:
                 self._material = _open_material(self.run, self._data)
             return self._material
 
+    def prepare(self) -> None:
+        """Open the data of the run, so that requests need not wait for it."""
+        contents = self.material().contents
+        if contents is not None:
+            contents.prepare()
+
     def details(self, index: int) -> dict[str, Any]:
         """Return the content of a sample from the data, and what to compare it with."""
         sample, material = self._sample(index), self.material()
@@ -183,7 +189,9 @@ class ReviewState:
             "index": index,
             **self._content(sample, material),
             "examples": {
-                name: [self._related(one, material) for one in material.examples.get(name, ()) if one != index]
+                name: [self._related(one, material) for one in material.examples.get(name, ()) if one != index][
+                    :SHOWN_EXAMPLES
+                ]
                 for name in dict.fromkeys((sample.given, sample.suggested))
             },
             "neighbours": self._neighbours(index, material),
@@ -212,14 +220,14 @@ class ReviewState:
         return {**empty, "text": text, "words": words, "columns": shown}
 
     def _neighbours(self, index: int, material: _Material) -> list[dict[str, Any]]:
-        found = material.contents.neighbours(index, SHOWN_EXAMPLES) if material.contents else []
+        found = material.contents.neighbours(index, SHOWN_NEIGHBOURS) if material.contents else []
         return [{**self._related(one, material), "distance": round(distance, 3)} for one, distance in found]
 
     def _related(self, index: int, material: _Material) -> dict[str, Any]:
         """Return what the page shows of a sample to compare with."""
         judged, contents = material.judged[index], material.contents
         image = self.thumbnail(index) is not None or (contents is not None and contents.has_pictures)
-        text = contents.text(index) if contents else self.samples[index].text if index in self.samples else None
+        text = contents.preview(index) if contents else self.samples[index].text if index in self.samples else None
         shown = text if text is None or len(text) <= MAX_PREVIEW else f"{text[:MAX_PREVIEW]}…"
         return {"index": index, "id": judged.id, "given": judged.given, "image": image, "text": shown}
 
@@ -316,7 +324,7 @@ def _open_material(run: Path, data: str | None) -> _Material:
 
         contents = open_contents(run, list(judged.values()), data)
         present = [each for each in judged.values() if each.index in contents]
-        examples = sure_examples(present, SHOWN_EXAMPLES)
+        examples = sure_examples(present, SHOWN_EXAMPLES + 1)  # one may be the sample itself
     except (LabelsieveError, OSError, ValueError, KeyError, TypeError) as error:
         reason = f"The data cannot be opened ({printable(str(error))})."
         return _Material(None, judged, {}, f"{reason} If it was moved, start labelsieve review with --data.")

@@ -232,7 +232,7 @@ class ReviewState:
         return {"index": index, "id": judged.id, "given": judged.given, "image": image, "text": shown}
 
     def picture(self, index: int, size: str) -> tuple[bytes, str]:
-        """Return the image of a sample and its type: from the data, or for a small one the thumbnail."""
+        """Return the image of a sample and its type: from the data or, if it is not there any more, the thumbnail."""
         from labelsieve.review.contents import SIDES, is_sharp
 
         if size not in SIDES:
@@ -245,7 +245,7 @@ class ReviewState:
                 raise RequestError(404, f"sample {index} has no image in the data")
             found = contents.picture(index, size, thumbnail)
         except (RequestError, ValueError) as error:
-            if size == "small" and thumbnail is not None:
+            if thumbnail is not None:
                 return self.thumbnail_image(index)
             raise RequestError(404, str(error)) from error
         return found.content, found.content_type

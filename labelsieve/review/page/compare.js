@@ -58,7 +58,6 @@ function relatedButton(one, labelled) {
 
 function peek(one) {
   const content = one.image ? element("img", { alt: one.id, src: address(`pictures/${one.index}?size=full`) }) : element("p", {}, one.text ?? "");
-  if (one.image) content.onerror = () => content.setAttribute("src", address(`pictures/${one.index}?size=small`));
   byId("peeked").replaceChildren(content);
   byId("peek-title").replaceChildren("Labelled ", named(one.given));
   byId("peek-name").textContent = one.id;

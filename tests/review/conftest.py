@@ -64,7 +64,7 @@ def make_photographs(folder: Path) -> dict[str, Image.Image]:
     """Write photographs of 3,000 pixels and images of odd modes and formats; return what each must look like."""
     folder.mkdir(parents=True)
     rows, columns = np.mgrid[0:2000, 0:3000]
-    pixels = np.stack([columns % 256, rows % 256, (rows + columns) // 20], 2).astype(np.uint8)
+    pixels = np.stack([columns // 12, rows // 8, (columns // 250 + rows // 250) % 2 * 200], 2).astype(np.uint8)
     photo = Image.fromarray(pixels)
     small = photo.resize((300, 200))
     clear = small.copy()

@@ -27,7 +27,7 @@ def same_picture(content: bytes, expected: Image.Image) -> bool:
     found = Image.open(io.BytesIO(content)).convert("RGB")
     small = [image.resize((150, 150), Image.Resampling.BOX) for image in (found, expected)]
     ratio = found.width / found.height / (expected.width / expected.height)
-    return abs(ratio - 1) < 0.01 and max(ImageStat.Stat(ImageChops.difference(*small)).mean) < 6
+    return abs(ratio - 1) < 0.01 and max(ImageStat.Stat(ImageChops.difference(*small)).mean) < 10
 
 
 def test_images_of_any_format_become_what_browsers_show(tmp_path):

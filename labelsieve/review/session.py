@@ -55,13 +55,8 @@ def _serve(server: ReviewServer, browser: bool) -> None:
     else:
         print(f"Open this address in a browser on this machine; {_tunnel(server.server_port)}")
     sys.stdout.flush()
-    threading.Thread(target=_prepare, args=(server.states,), daemon=True).start()
+    server.states[0].start()  # the others when their page is opened
     server.serve_forever()
-
-
-def _prepare(states: Sequence[ReviewState]) -> None:
-    for state in states:
-        state.prepare()
 
 
 def open_browser(url: str) -> None:

@@ -80,6 +80,9 @@ class ReviewState:
         self._data = data
         self._loading = threading.Lock()
         self._material: _Material | None = None
+        self._starting = threading.Lock()
+        self._started = False
+        self.ready = False  # whether pictures and details need not wait for the data
 
     @property
     def name(self) -> str:
@@ -93,7 +96,9 @@ class ReviewState:
 
     def initial(self) -> dict[str, Any]:
         """Return everything that the page loads at the start."""
+        self.start()
         return {
+            "ready": self.ready,
             "run": self.name,
             "classes": self.classes,
             "samples": [sample.for_page() for sample in self.samples.values()],
@@ -176,11 +181,21 @@ class ReviewState:
                 self._material = _open_material(self.run, self._data)
             return self._material
 
+    def start(self) -> None:
+        """Open the data of the run in the background, once; `ready` is set at the end."""
+        with self._starting:
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self.prepare, daemon=True).start()
+
     def prepare(self) -> None:
         """Open the data of the run, so that requests need not wait for it."""
-        contents = self.material().contents
-        if contents is not None:
-            contents.prepare()
+        try:
+            contents = self.material().contents
+            if contents is not None:
+                contents.prepare()
+        finally:
+            self.ready = True
 
     def details(self, index: int) -> dict[str, Any]:
         """Return the content of a sample from the data, and what to compare it with."""

@@ -75,7 +75,7 @@ function cell(sample, place) {
 }
 
 function preview(sample) {
-  if (sample.image) return element("img", { alt: "", loading: "lazy", draggable: false, src: address(`pictures/${sample.index}?size=small`) });
+  if (sample.image) return element("img", { alt: "", loading: "lazy", draggable: false, src: address(ready ? `pictures/${sample.index}?size=small` : `thumbs/${sample.index}`) });
   const text = sample.text ?? Object.entries(sample.row ?? {}).slice(0, 6).map(([name, value]) => `${name}: ${value}`).join("\n");
   return element("span", { class: "words" }, text.slice(0, 240) || sample.id);
 }

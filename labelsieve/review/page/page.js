@@ -3,6 +3,7 @@
 
 const STRIP = 8; // samples in the strip
 const AHEAD = 3; // samples whose pictures and details are loaded in advance
+const WAIT = 250; // milliseconds between requests until the data is open
 const POLL = 2000; // milliseconds between requests for decisions of other tabs
 const PAUSE = 200; // milliseconds after a sample appears during which keys are ignored
 const YEAR = 31536000; // seconds
@@ -20,7 +21,9 @@ let view = "one"; // or "grid"
 let reviewer = ""; // name of the person at this page
 let pastSuspects = sessionStorage.beyond === "yes"; // whether this tab includes samples that are not suspects
 let kind = "label"; // of issues, one of KINDS
+let ready = false; // whether the server has opened the data; until then there are thumbnails only
 let saving = false;
+let ahead = 0; // number of the last loading in advance; it stops earlier ones
 let shownAt = 0; // time at which the sample appeared
 let polling = 0;
 
@@ -166,6 +169,7 @@ function drawView(sample) {
   byId("view").replaceChildren(...(twin ? [captioned(sample, "This sample", sample.given), captioned(twin, "Near-duplicate", twin.given)] : [content(sample, "The sample")]));
   if (loupeOn) toggleLoupe();
   byId("compare").replaceChildren(element("p", {}, "Loading examples to compare with…"));
+  if (!ready) return;
   loadDetails(sample.index).then((found) => found.status === 200 && samples[current] === sample && view === "one" && drawDetails(sample, found));
 }
 
@@ -256,12 +260,15 @@ function drawStrip() {
   return coming;
 }
 
-// Loads what the next decisions will show.
-function loadAhead(coming) {
-  const open = coming.map((position) => samples[position]).filter(isOpen).slice(0, AHEAD);
-  for (const sample of open) {
-    loadDetails(sample.index);
-    for (const one of [sample, sample.twin]) if (one?.image) picture(one.index);
+// Loads what the next decisions will show, one sample after the other, so that a decision never waits for it.
+async function loadAhead(coming) {
+  const turn = (ahead += 1);
+  if (!ready) return;
+  if (samples[current]) await loadDetails(samples[current].index);
+  for (const sample of coming.map((position) => samples[position]).filter(isOpen).slice(0, AHEAD)) {
+    if (turn !== ahead) return;
+    await loadDetails(sample.index);
+    for (const one of [sample, sample.twin]) if (one?.image) await picture(one.index).ready;
   }
 }
 
@@ -580,6 +587,15 @@ function refresh() {
   drawProgress();
 }
 
+// Waits until the server has opened the data, then shows it instead of the thumbnails.
+async function awaitData() {
+  while (!ready) {
+    await new Promise((done) => setTimeout(done, WAIT));
+    ready = (await request("ready")).ready === true;
+  }
+  if (!saving) view === "one" ? (drawSample(), loadAhead(drawStrip())) : drawGrid();
+}
+
 async function open() {
   startControls();
   const answer = await request("samples");
@@ -594,12 +610,14 @@ async function open() {
   document.title = `Review ${answer.run}`;
   setReviewer(answer.reviewer ?? decodeURIComponent(savedName() ?? ""), false);
   applyChanges(answer);
+  ready = answer.ready;
   fillKinds();
   fillFilter();
   show(nextUndecided(0));
   byId("main").focus({ preventScroll: true });
   if (answer.reviewer === null && savedName() === undefined) askName();
   polling = setTimeout(poll, POLL);
+  if (!ready) awaitData();
 }
 
 open();

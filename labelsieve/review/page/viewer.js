@@ -35,11 +35,11 @@ function loadPicture(index, size) {
 
 // Returns a stage with the picture of a sample; until it is loaded, or if it is gone, with its thumbnail.
 function stage(sample, alt) {
-  const full = picture(sample.index, alt);
+  const full = ready ? picture(sample.index, alt) : null;
   const place = element("div", { class: "stage" });
-  const shown = full.complete && full.naturalWidth ? full : element("img", { alt, draggable: false, src: address(`thumbs/${sample.index}`) });
+  const shown = full?.complete && full.naturalWidth ? full : element("img", { alt, draggable: false, src: address(`thumbs/${sample.index}`) });
   place.append(shown);
-  if (shown !== full) full.ready.then((good) => good && place.isConnected && exchange(place, full));
+  if (full && shown !== full) full.ready.then((good) => good && place.isConnected && exchange(place, full));
   else requestAnimationFrame(() => applyZoom());
   place.onpointerdown = startPointer;
   place.onpointermove = movePointer;

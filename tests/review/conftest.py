@@ -21,7 +21,7 @@ from labelsieve.review.decisions import Decision
 from labelsieve.runs.spec import Experiment
 from labelsieve.text import escape_cell
 
-TIMEOUT = 20  # seconds; only reached if something hangs
+TIMEOUT = 120  # seconds; only reached if something hangs
 CLASSES = ["cat", "dog", "eel"]
 HEADER = ["index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue", "why"]
 KEEP = {"index": 39, "decision": "keep", "over": None, "since": 0, "tab": "t"}

@@ -204,7 +204,7 @@ function drawEnd() {
   const suspects = samples.filter(isSuspect).length;
   const further = samples.filter((sample) => isPastSuspects(sample) && isUndecided(sample)).length;
   const left = samples.some((sample) => isIncluded(sample) && isUndecided(sample));
-  const filtered = ["filter", "suggestion", "name-search", "shown"].some((id) => byId(id).value !== "");
+  const filtered = [...FILTERS, "name-search"].some((id) => byId(id).value !== "");
   const sentences = left || (filtered && byId("shown").value === "split")
     ? ["No sample that matches the filters is left. Change or clear the filters."]
     : kind === "label" && !suspects && !pastSuspects
@@ -290,7 +290,7 @@ function drawProgress() {
   const [more, unsureMore, further] = counts(samples.filter(isPastSuspects));
   const changed = samples.filter((s) => (decisions.get(s.index)?.label ?? s.given) !== s.given).length;
   const left = samples.filter((s) => isIncluded(s) && isFiltered(s) && isOpen(s)).length;
-  const filtered = ["filter", "suggestion", "name-search", "shown"].some((id) => byId(id).value !== "");
+  const filtered = [...FILTERS, "name-search"].some((id) => byId(id).value !== "");
   const after = pastSuspects || more ? ` · ${count(more - unsureMore)} of the next ${count(further)}${unsureText(unsureMore)}` : "";
   const [seen, unsureSeen, total] = counts(samples.filter(KINDS[kind].holds));
   const shown = kind === "label"
@@ -336,28 +336,41 @@ function draw() {
   drawProgress();
 }
 
-function setView(name, position = current) {
+const FILTERS = ["filter", "suggestion", "shown"];
+let filtersBefore = null; // values of FILTERS before the grid was opened
+
+// Shows one sample or the grid; `position` is that of the sample to show, else the current or the next open one.
+function setView(name, position = -1) {
+  if (name === view) return;
   view = name;
   byId("one").setAttribute("aria-pressed", view === "one");
   byId("many").setAttribute("aria-pressed", view === "grid");
   byId("grid").hidden = view !== "grid";
-  document.body.classList.toggle("in-grid", view === "grid");
-  if (view === "one") {
-    show(position >= 0 && samples[position] && isIncluded(samples[position]) ? position : nextUndecided(0));
-    return byId("main").focus({ preventScroll: true });
-  }
   byId("sample").hidden = byId("none").hidden = true;
-  openGrid();
+  if (view === "grid") return openGrid();
+  restoreFilters();
+  const here = samples[current] && isIncluded(samples[current]) && isOpen(samples[current]) ? current : nextUndecided(0);
+  show(position >= 0 ? position : here);
+  byId("main").focus({ preventScroll: true });
 }
 
 // Opens the grid with the given and suggested label of the current sample, and shows what is undecided.
 function openGrid() {
   const sample = samples[current];
+  filtersBefore = FILTERS.map((id) => byId(id).value);
   if (byId("shown").value === "") byId("shown").value = "open";
   countPairs();
   const alike = sample && pairs.find(([given, suggested]) => given === sample.given && suggested === sample.suggested);
   choosePair(alike ?? pairs[0]);
   byId("cells").focus({ preventScroll: true });
+}
+
+function restoreFilters() {
+  const [given, suggested, shown] = filtersBefore;
+  byId("filter").value = given;
+  fillSuggestions();
+  byId("suggestion").value = suggested;
+  byId("shown").value = shown;
 }
 
 // ---- decisions ----
@@ -476,9 +489,16 @@ function moveOf(event, key) {
   return [EVERYWHERE, onButton ? {} : known].map((moves) => (Object.hasOwn(moves, key) ? moves[key] : undefined)).find(Boolean);
 }
 
+// Returns from the search to the samples; the text stays, and the filter with it.
+function leaveField(event) {
+  if (!["Escape", "Enter"].includes(event.key) || event.target.matches("select")) return;
+  event.preventDefault();
+  byId(view === "grid" ? "cells" : "main").focus({ preventScroll: true });
+}
+
 document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]")) return;
-  if (event.target.matches("input[type=text], input[type=search], select")) return event.key === "Escape" && byId("main").focus();
+  if (event.target.matches("input[type=text], input[type=search], select")) return leaveField(event);
   if (view === "grid" && (event.ctrlKey || event.metaKey) && event.key === "a") return event.preventDefault(), selectAll();
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.repeat && event.target.matches("button") && ["Enter", " "].includes(event.key)) return event.preventDefault();
@@ -516,7 +536,7 @@ function startControls() {
   byId("reviewer").onclick = askName;
   byId("export").onclick = exportLabels;
   for (const [id, dialog] of Object.entries({ close: "keys", cancel: "picker", "peek-close": "peek" })) byId(id).onclick = () => byId(dialog).close();
-  for (const id of ["filter", "suggestion", "shown"]) byId(id).onchange = filterChanged;
+  for (const id of FILTERS) byId(id).onchange = filterChanged;
   byId("name-search").oninput = () => (view === "grid" ? draw() : show(nextUndecided(0) >= 0 ? nextUndecided(0) : findPosition(0, 1, isListed)));
   byId("kind").onchange = () => {
     chooseKind(byId("kind").value);

@@ -301,7 +301,10 @@ def _is_newer(read: Reader, place: int, time: float) -> bool:
         return _is_newer(read.read, read.index[place], time)
     if not isinstance(read, FileReader):
         return False
-    found = (read.root / read.paths[place]).stat()
+    try:
+        found = (read.root / read.paths[place]).stat()
+    except OSError:  # removed a moment ago
+        return True
     return max(found.st_mtime, found.st_ctime) > time
 
 
@@ -327,10 +330,7 @@ def _places_of(samples: Undecoded, judged: Sequence[Judged]) -> dict[int, int]:
 def _source_of(run: Path, data: str | None) -> tuple[str, ReadOptions, Experiment | None]:
     """Return the data of a run or audit, how to read it, and the experiment of the run."""
     if is_separate_audit(run):
-        source = data or read_json(run / "summary.json").get("made", {}).get("data")
-        if not source:
-            raise InputError("the audit was made without --data")
-        return str(source), ReadOptions(), None
+        return data or str(read_json(run / "summary.json")["made"]["data"]), ReadOptions(), None
     head = run / HEAD / "1"  # the features, if the whole network was fine-tuned
     spec = read_json((head if (head / "done").exists() else run) / "spec.json")
     experiment = experiment_from(with_defaults(spec["experiment"]))

@@ -198,3 +198,10 @@ def test_details_are_json_without_surprises(photo_run):
     run, _ = photo_run
     answer = json.loads(json.dumps(ReviewState(run).details(3)))
     assert set(answer) == {"index", "problem", "size", "text", "words", "columns", "examples", "neighbours"}
+
+
+def test_audit_without_data_has_nothing_to_open(tmp_path):
+    run = make_audited_run(tmp_path / "run", 6, 6, text="a text")
+    (run / "audit").rename(tmp_path / "found")  # an audit that belongs to no run
+    state = ReviewState(tmp_path / "found")
+    assert state.details(5)["problem"] == "" and state.details(5)["neighbours"] == []

@@ -121,6 +121,7 @@ def test_filters_search_and_jump(tmp_path, serve, page_of):
     press(page, "k")
     assert shown_index(page) == 36  # the next one with this name
     page.fill("#name-search", "")
+    page.keyboard.press("Escape")  # back to the samples
     press(page, "c")
     page.keyboard.type("ee")
     page.keyboard.press("Enter")

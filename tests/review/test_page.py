@@ -220,6 +220,7 @@ def test_twin_is_shown_beside_the_sample(tmp_path, serve, page_of):
     add_other_issues(run, pairs=[(39, 31), (32, 35)])
     page = page_of(serve(run).url, viewport={"width": 1280, "height": 900})
     pictures = page.locator("#view img")
+    wait_until(page, "ready && stages().every((place) => place.firstElementChild.src.includes('/pictures/'))")
     for width in (1280, 360):
         page.set_viewport_size({"width": width, "height": 900})
         wait_until(page, "[...document.querySelectorAll('#view img')].every(i => i.naturalWidth === 12)")

@@ -228,6 +228,16 @@ def test_costs_of_commands_match_the_record():
         assert f"CPU seconds | {before:.{digits}f} | {after:.{digits}f} |" in LOG
 
 
+def test_costs_of_a_review_match_the_record():
+    record = json.loads((ROOT / "benchmarks" / "results" / "review.json").read_text())
+    page = (ROOT / "docs" / "review.md").read_text()
+    for name, task in (("before", "one by one"), ("after", "one by one"), ("after", "by pairs")):
+        found = record[name][task]
+        waits = f"{found['wait_ms_median']} ms | {found['wait_ms_95']:,} ms | {found['wait_s_total']} s"
+        assert f"| {found['decisions']} | {found['actions']} | {waits} | {found['picture_width']:,} px |" in page
+    assert record["before"]["by pairs"] is None
+
+
 def test_readme_is_short():
     assert README.count("\n") <= 150
 

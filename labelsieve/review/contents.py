@@ -10,8 +10,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ from labelsieve.review.suspects import Judged
 from labelsieve.runs.data import reading_of
 from labelsieve.runs.read import HEAD, audit_folder, is_separate_audit, read_json
 from labelsieve.runs.spec import Experiment, experiment_from, with_defaults
+from labelsieve.text import rounded
 
 SIDES = {"small": 320, "full": 2048, "large": 8192}  # pixels of the longer side, at most
 SHOWN_BY_BROWSERS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
@@ -51,6 +53,7 @@ MOST_AT_ONCE = 2  # pictures that are decoded at the same time
 CACHED_BYTES = 128 * 2**20  # of pictures
 COMPARED_SIDE, CHANGED_BY = 16, 10.0  # pixels, and mean difference of gray values (0 to 255) from the thumbnail
 MOST_FEATURES = 2**29  # values; neighbours among more are not searched
+PREVIEW_COLUMNS = 6
 HEAD_BACKBONE = "wordllama"  # its features are means of word vectors
 
 Score = Callable[[str, str, str], list[Word]]  # text, given and suggested label -> telling words
@@ -74,6 +77,24 @@ class _Features:
     place: dict[int, int]  # sample -> row
 
 
+Value = TypeVar("Value")
+
+
+class _Later(Generic[Value]):
+    """A value that the first call computes, while other threads wait."""
+
+    def __init__(self, compute: Callable[[], Value]) -> None:
+        self._compute: Callable[[], Value] | None = compute
+        self._value: Value | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Value | None:
+        with self._lock:
+            if self._compute is not None:
+                self._value, self._compute = self._compute(), None
+            return self._value
+
+
 class Contents:
     """The samples of a run's data, by index."""
 
@@ -82,10 +103,11 @@ class Contents:
         samples: Undecoded,
         judged: Sequence[Judged],
         audited: float,
-        features: _Features | None = None,
-        words: Score | None = None,
+        features: Callable[[], _Features | None] = lambda: None,
+        words: Callable[[], Score | None] = lambda: None,
     ) -> None:
-        self._samples, self._features, self._words, self._audited = samples, features, words, audited
+        self._samples, self._audited = samples, audited
+        self._features, self._words = _Later(features), _Later(words)
         self._places = _places_of(samples, judged)
         self._labels = {each.index: each.given for each in judged}
         self._pictures: OrderedDict[tuple[int, str], Picture] = OrderedDict()
@@ -126,16 +148,25 @@ class Contents:
         known = isinstance(self._samples, Texts) and index in self._places
         return self._samples.texts[self._places[index]] if known and isinstance(self._samples, Texts) else None
 
+    def preview(self, index: int) -> str | None:
+        """Return the text of a sample, or the first columns of its row; None if it is an image, or is gone."""
+        samples = self._samples
+        if not isinstance(samples, Labelled) or len(samples.shape) != 1 or index not in self._places:
+            return self.text(index)
+        row = samples.images[self._places[index]].tolist()[:PREVIEW_COLUMNS]
+        return "\n".join(f"{name}: {rounded(value)}" for name, value in zip(_column_names(samples), row, strict=False))
+
     def words(self, text: str, given: str, suggested: str) -> list[Word]:
         """Return the words that speak for the given label (positive) or for the suggested one (negative)."""
-        return self._words(text, given, suggested) if self._words and given != suggested else []
+        score = self._words() if given != suggested else None
+        return score(text, given, suggested) if score else []
 
     def columns(self, index: int, given: str, suggested: str) -> list[Column] | None:
         """Compare the row of a sample with those of two classes; None if it has none."""
         samples = self._samples
         if not isinstance(samples, Labelled) or len(samples.shape) != 1 or index not in self._places:
             return None
-        names = samples.columns or tuple(str(k) for k in range(samples.shape[0]))
+        names = _column_names(samples)
         values = samples.images.numpy()
         row = values[self._places[index]].astype(np.float64)
         of_class = [
@@ -147,10 +178,16 @@ class Contents:
 
     def neighbours(self, index: int, count: int) -> list[tuple[int, float]]:
         """Return the nearest samples and their distances; none if the run has no features."""
-        if self._features is None or index not in self._features.place:
+        features = self._features()
+        if features is None or index not in features.place:
             return []
-        found = nearest(self._features.unit, self._features.place[index], count)
-        return [(self._features.index[place], distance) for place, distance in found]
+        found = nearest(features.unit, features.place[index], count)
+        return [(features.index[place], distance) for place, distance in found]
+
+    def prepare(self) -> None:
+        """Load features and head, which the first comparison would do otherwise."""
+        self._features()
+        self._words()
 
     def _place(self, index: int) -> int:
         if index not in self._places:
@@ -186,8 +223,8 @@ def open_contents(run: Path, judged: Sequence[Judged], data: str | None = None) 
         samples,
         judged,
         (audit_folder(run) / "summary.json").stat().st_mtime,
-        _features_of(run, samples, judged, reading, experiment),
-        _words_of(run, experiment),
+        partial(_features_of, run, samples, judged, reading, experiment),
+        partial(_words_of, run, experiment),
     )
 
 
@@ -264,12 +301,19 @@ def _is_newer(read: Reader, place: int, time: float) -> bool:
         return _is_newer(read.read, read.index[place], time)
     if not isinstance(read, FileReader):
         return False
-    found = (read.root / read.paths[place]).stat()
+    try:
+        found = (read.root / read.paths[place]).stat()
+    except OSError:  # removed a moment ago
+        return True
     return max(found.st_mtime, found.st_ctime) > time
 
 
 def _is_array_of_images(samples: Undecoded) -> bool:
     return isinstance(samples, Labelled) and len(samples.shape) == 3
+
+
+def _column_names(samples: Labelled) -> tuple[str, ...]:
+    return samples.columns or tuple(str(k) for k in range(samples.shape[0]))
 
 
 def _places_of(samples: Undecoded, judged: Sequence[Judged]) -> dict[int, int]:
@@ -286,10 +330,7 @@ def _places_of(samples: Undecoded, judged: Sequence[Judged]) -> dict[int, int]:
 def _source_of(run: Path, data: str | None) -> tuple[str, ReadOptions, Experiment | None]:
     """Return the data of a run or audit, how to read it, and the experiment of the run."""
     if is_separate_audit(run):
-        source = data or read_json(run / "summary.json").get("made", {}).get("data")
-        if not source:
-            raise InputError("the audit was made without --data")
-        return str(source), ReadOptions(), None
+        return data or str(read_json(run / "summary.json")["made"]["data"]), ReadOptions(), None
     head = run / HEAD / "1"  # the features, if the whole network was fine-tuned
     spec = read_json((head if (head / "done").exists() else run) / "spec.json")
     experiment = experiment_from(with_defaults(spec["experiment"]))

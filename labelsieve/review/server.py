@@ -112,6 +112,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if path == "/samples":
             runs = [each.name for each in self.server.states]
             return _json_reply({**state.initial(), "runs": runs, "reviewer": self.server.reviewer})
+        if path == "/ready":
+            return _json_reply({"ready": state.ready})
         if path == "/changes":
             since = query.get("since", ["0"])[0]
             if not re.fullmatch("[0-9]{1,12}", since):

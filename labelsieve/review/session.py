@@ -55,7 +55,7 @@ def _serve(server: ReviewServer, browser: bool) -> None:
     else:
         print(f"Open this address in a browser on this machine; {_tunnel(server.server_port)}")
     sys.stdout.flush()
-    threading.Thread(target=lambda: [state.material() for state in server.states], daemon=True).start()
+    server.states[0].start()  # the others when their page is opened
     server.serve_forever()
 
 

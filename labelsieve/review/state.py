@@ -21,6 +21,7 @@ from labelsieve.review.decisions import (
 )
 from labelsieve.review.export import check_same_data, export_labels
 from labelsieve.review.suspects import IMAGE_TYPES, Judged, Suspect, read_class_names, read_gallery, read_judged
+from labelsieve.runs.read import is_separate_audit, read_json
 from labelsieve.text import printable
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 MAX_NAME_LENGTH = 64  # characters of a tab, an action or a reviewer
 MAX_ITEMS = 5000  # samples of one action
 MAX_PREVIEW = 200  # characters of a text to compare with
-SHOWN_EXAMPLES = 6  # of each class, and neighbours
+SHOWN_EXAMPLES, SHOWN_NEIGHBOURS = 4, 8  # examples of each class
 
 
 class RequestError(Exception):
@@ -80,6 +81,9 @@ class ReviewState:
         self._data = data
         self._loading = threading.Lock()
         self._material: _Material | None = None
+        self._starting = threading.Lock()
+        self._started = False
+        self.ready = False  # whether pictures and details need not wait for the data
 
     @property
     def name(self) -> str:
@@ -93,7 +97,9 @@ class ReviewState:
 
     def initial(self) -> dict[str, Any]:
         """Return everything that the page loads at the start."""
+        self.start()
         return {
+            "ready": self.ready,
             "run": self.name,
             "classes": self.classes,
             "samples": [sample.for_page() for sample in self.samples.values()],
@@ -176,6 +182,22 @@ class ReviewState:
                 self._material = _open_material(self.run, self._data)
             return self._material
 
+    def start(self) -> None:
+        """Open the data of the run in the background, once; `ready` is set at the end."""
+        with self._starting:
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self.prepare, daemon=True).start()
+
+    def prepare(self) -> None:
+        """Open the data of the run, so that requests need not wait for it."""
+        try:
+            contents = self.material().contents
+            if contents is not None:
+                contents.prepare()
+        finally:
+            self.ready = True
+
     def details(self, index: int) -> dict[str, Any]:
         """Return the content of a sample from the data, and what to compare it with."""
         sample, material = self._sample(index), self.material()
@@ -183,7 +205,9 @@ class ReviewState:
             "index": index,
             **self._content(sample, material),
             "examples": {
-                name: [self._related(one, material) for one in material.examples.get(name, ()) if one != index]
+                name: [self._related(one, material) for one in material.examples.get(name, ()) if one != index][
+                    :SHOWN_EXAMPLES
+                ]
                 for name in dict.fromkeys((sample.given, sample.suggested))
             },
             "neighbours": self._neighbours(index, material),
@@ -212,19 +236,19 @@ class ReviewState:
         return {**empty, "text": text, "words": words, "columns": shown}
 
     def _neighbours(self, index: int, material: _Material) -> list[dict[str, Any]]:
-        found = material.contents.neighbours(index, SHOWN_EXAMPLES) if material.contents else []
+        found = material.contents.neighbours(index, SHOWN_NEIGHBOURS) if material.contents else []
         return [{**self._related(one, material), "distance": round(distance, 3)} for one, distance in found]
 
     def _related(self, index: int, material: _Material) -> dict[str, Any]:
         """Return what the page shows of a sample to compare with."""
         judged, contents = material.judged[index], material.contents
         image = self.thumbnail(index) is not None or (contents is not None and contents.has_pictures)
-        text = contents.text(index) if contents else self.samples[index].text if index in self.samples else None
+        text = contents.preview(index) if contents else self.samples[index].text if index in self.samples else None
         shown = text if text is None or len(text) <= MAX_PREVIEW else f"{text[:MAX_PREVIEW]}…"
         return {"index": index, "id": judged.id, "given": judged.given, "image": image, "text": shown}
 
     def picture(self, index: int, size: str) -> tuple[bytes, str]:
-        """Return the image of a sample and its type: from the data, or for a small one the thumbnail."""
+        """Return the image of a sample and its type: from the data or, if it is not there any more, the thumbnail."""
         from labelsieve.review.contents import SIDES, is_sharp
 
         if size not in SIDES:
@@ -237,7 +261,7 @@ class ReviewState:
                 raise RequestError(404, f"sample {index} has no image in the data")
             found = contents.picture(index, size, thumbnail)
         except (RequestError, ValueError) as error:
-            if size == "small" and thumbnail is not None:
+            if thumbnail is not None:
                 return self.thumbnail_image(index)
             raise RequestError(404, str(error)) from error
         return found.content, found.content_type
@@ -311,12 +335,14 @@ def _open_material(run: Path, data: str | None) -> _Material:
     examples: dict[str, list[int]] = {}
     try:
         judged = {each.index: each for each in read_judged(run)}
+        if data is None and is_separate_audit(run) and not read_json(run / "summary.json").get("made", {}).get("data"):
+            return _Material(None, judged, {})  # the audit was made without data
         from labelsieve.review.contents import open_contents  # imports torch, which takes seconds
         from labelsieve.review.evidence import sure_examples
 
         contents = open_contents(run, list(judged.values()), data)
         present = [each for each in judged.values() if each.index in contents]
-        examples = sure_examples(present, SHOWN_EXAMPLES)
+        examples = sure_examples(present, SHOWN_EXAMPLES + 1)  # one may be the sample itself
     except (LabelsieveError, OSError, ValueError, KeyError, TypeError) as error:
         reason = f"The data cannot be opened ({printable(str(error))})."
         return _Material(None, judged, {}, f"{reason} If it was moved, start labelsieve review with --data.")

@@ -7,13 +7,18 @@ import json
 import re
 import subprocess
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from labelsieve.data.load import ReadOptions, find
 from labelsieve.review.decisions import Decision
+from labelsieve.runs.spec import Experiment
 from labelsieve.text import escape_cell
 
 TIMEOUT = 120  # seconds; only reached if something hangs
@@ -47,6 +52,66 @@ def make_audited_run(run: Path, count=40, shown=35, classes=CLASSES, names=None,
     return run
 
 
+def add_data(run: Path, **settings) -> Path:
+    """Say in the specification of a run where its data is, and how it was read."""
+    spec = {"experiment": asdict(Experiment(**settings)), "command": ""}
+    (run / "spec.json").write_text(json.dumps(spec))
+    (run / "done").touch()
+    return run
+
+
+def make_photographs(folder: Path) -> dict[str, Image.Image]:
+    """Write photographs of 3,000 pixels and images of odd modes and formats; return what each must look like."""
+    folder.mkdir(parents=True)
+    rows, columns = np.mgrid[0:2000, 0:3000]
+    pixels = np.stack([columns // 12, rows // 8, (columns // 250 + rows // 250) % 2 * 200], 2).astype(np.uint8)
+    photo = Image.fromarray(pixels)
+    small = photo.resize((300, 200))
+    clear = small.copy()
+    clear.putalpha(Image.linear_gradient("L").resize((300, 200)))
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be rotated by 90 degrees clockwise
+    files = {
+        "a-large.jpg": (photo, {"quality": 90}),
+        "b-turned.jpg": (photo, {"quality": 90, "exif": turned}),
+        "c-cmyk.jpg": (small.convert("CMYK"), {}),
+        "d-large.tif": (photo, {"compression": "tiff_lzw"}),
+        "e-16bit.png": (Image.fromarray((np.asarray(small.convert("L")).astype(np.uint16) << 8) + 7), {}),
+        "f-palette.png": (small.quantize(200), {}),
+        "g-clear.png": (clear, {}),
+        "h-small.bmp": (small, {}),
+        "i-small.webp": (small, {"lossless": True}),
+        "j-moving.gif": (small.quantize(64), {"save_all": True, "append_images": [Image.new("P", (300, 200))]}),
+        "k-plain.jpg": (small, {"quality": 95}),
+        "l-one-bit.tif": (small.convert("1"), {}),
+    }
+    for name, (image, options) in files.items():
+        image.save(folder / name, **options)
+    white = Image.new("RGBA", clear.size, "white")
+    expected = {name: image.convert("RGB") for name, (image, _) in files.items()}
+    expected["b-turned.jpg"] = photo.transpose(Image.Transpose.ROTATE_270)
+    expected["e-16bit.png"] = small.convert("L").convert("RGB")
+    expected["g-clear.png"] = Image.alpha_composite(white, clear).convert("RGB")
+    return expected
+
+
+def make_photo_run(root: Path) -> tuple[Path, dict[str, Image.Image]]:
+    """Write a run on 36 photographs of three classes, 12 of odd formats, with features; return what these look like."""
+    expected = make_photographs(root / "photos" / "cat")
+    for number in range(24):
+        name = root / "photos" / CLASSES[1 + number % 2] / f"{number}.jpg"
+        name.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (640, 480), (10 * number, 90, 120)).save(name)
+    names = find(str(root / "photos"), ReadOptions()).train.names
+    np.save(root / "features.npy", np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32))
+    run = make_audited_run(root / "run", 36, 36, names=names, suspects=30)
+    labels = (run / "audit" / "labels.csv").read_text().splitlines()
+    sure = [line.split(",") for line in labels[-6:]]  # two of each class
+    labels[-6:] = [",".join([*cells[:3], cells[2], *cells[4:]]) for cells in sure]
+    (run / "audit" / "labels.csv").write_text("\n".join(labels) + "\n")
+    return add_data(run, data=str(root / "photos"), features=str(root / "features.npy")), expected
+
+
 def add_other_issues(run: Path, pairs, outlier=None) -> None:
     """Add near-duplicates, as pairs of samples of the gallery, and an outlier that follows the other samples."""
     path = run / "audit" / "gallery.jsonl"
@@ -62,8 +127,8 @@ def add_other_issues(run: Path, pairs, outlier=None) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
 
 
-def make_decision(index=1, kind="keep", label=None, tab="t") -> Decision:
-    return Decision(index, f"{CLASSES[index % 3]}/{index}.png", kind, label, "2026-01-01T00:00:00+00:00", tab)
+def make_decision(index=1, kind="keep", label=None, tab="t", reviewer="") -> Decision:
+    return Decision(index, f"{CLASSES[index % 3]}/{index}.png", kind, label, "2026-01-01T00:00:00+00:00", tab, reviewer)
 
 
 def logged_decisions(run: Path) -> list[dict]:
@@ -99,9 +164,14 @@ class Client:
             with connection.getresponse() as answer:
                 return answer.status, answer.read(), answer.headers
 
-    def decide(self, request, **headers):
+    def decide(self, request, path="/decide", **headers):
         body = request if isinstance(request, bytes) else json.dumps(request).encode()
-        status, content, _ = self.send("/decide", "POST", body, **{"Origin": f"http://{self.host}", **headers})
+        status, content, _ = self.send(path, "POST", body, **{"Origin": f"http://{self.host}", **headers})
+        return status, json.loads(content)
+
+    def get(self, path):
+        """Return the status and the JSON of an answer."""
+        status, content, _ = self.send(path)
         return status, json.loads(content)
 
 
@@ -110,14 +180,60 @@ def run(tmp_path):
     return make_audited_run(tmp_path / "run")
 
 
+def shown_index(page) -> int:
+    return page.evaluate("samples[current]?.index ?? -1")
+
+
+def wait_until(page, condition: str) -> None:
+    """Wait until a JavaScript expression is true; wait_for_function needs eval, which the page's policy forbids."""
+    end = time.monotonic() + TIMEOUT
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        page.wait_for_timeout(10)
+
+
+def press(page, key: str) -> None:
+    """Press a key once the page accepts keys, and wait until the decision is saved."""
+    wait_until(page, "acceptsKeys()")
+    page.keyboard.press(key)
+    wait_until(page, "!saving")
+
+
+@pytest.fixture
+def page_of(browser):
+    """Open pages, and record their console messages, errors and requests; `reviewer` None: the page asks for a name."""
+    contexts, messages = [], []
+
+    def open_page(url, reviewer="", **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        if reviewer is not None:
+            context.add_cookies([{"name": "reviewer", "value": reviewer, "domain": "127.0.0.1", "path": "/"}])
+        page = context.new_page()
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("dialog", lambda dialog: (messages.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.requests = []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.messages = messages
+        page.set_default_timeout(1000 * TIMEOUT)
+        page.goto(url)
+        wait_until(page, "samples.length > 0")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
 @pytest.fixture
 def serve():
     """Start review servers as processes; all are killed at the end of the test."""
     started = []
 
-    def start(run, *options):
+    def start(*arguments):
         process = subprocess.Popen(
-            [sys.executable, "-m", "labelsieve", "review", str(run), "--no-browser", *options],
+            [sys.executable, "-m", "labelsieve", "review", "--no-browser", *map(str, arguments)],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -1,6 +1,7 @@
 """Decisions of a review: which are in effect, and the file that stores them."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -13,12 +14,16 @@ from labelsieve.errors import InputError, ResourceError
 from labelsieve.review import decisions
 from labelsieve.review.decisions import (
     DecisionLog,
+    agreements,
+    cohens_kappa,
+    decisions_by_reviewer,
     decisions_path,
+    disagreements,
     effective_decisions,
     read_decisions,
     review_progress,
 )
-from tests.review.conftest import TIMEOUT, make_audited_run, make_decision
+from tests.review.conftest import CLASSES, TIMEOUT, make_audited_run, make_decision
 
 
 def test_last_decision_is_in_effect_and_undo_restores_the_previous_one():
@@ -29,6 +34,62 @@ def test_last_decision_is_in_effect_and_undo_restores_the_previous_one():
     assert effective_decisions([first, second, undo, undo]) == {}
     assert effective_decisions([first, undo, undo, second]) == {1: second}
     assert effective_decisions([first, make_decision(2, "undo")]) == {1: first}
+
+
+def test_undo_takes_back_the_decision_of_the_same_reviewer():
+    ann, bob = make_decision(1, "keep", reviewer="Ann"), make_decision(1, "accept", "dog", reviewer="Bob")
+    assert effective_decisions([ann, bob, make_decision(1, "undo", reviewer="Ann")]) == {1: bob}
+    assert effective_decisions([ann, bob, make_decision(1, "undo", reviewer="Bob")]) == {1: ann}
+    assert effective_decisions([ann, bob, make_decision(1, "undo", reviewer="Cat")]) == {1: ann}  # has made none
+    assert decisions_by_reviewer([ann, bob]) == {1: {"Ann": ann, "Bob": bob}}
+
+
+def test_disagreement_and_agreement_by_hand():
+    labels = {index: CLASSES[index % 3] for index in range(6)}  # cat dog eel cat dog eel
+    ann = [make_decision(index, "keep", reviewer="Ann") for index in range(4)]
+    bob = [
+        make_decision(0, "other", "cat", reviewer="Bob"),  # equals keep
+        make_decision(1, "keep", reviewer="Bob"),
+        make_decision(2, "accept", "cat", reviewer="Bob"),
+        make_decision(3, "unsure", reviewer="Bob"),  # no opinion
+        make_decision(5, "keep", reviewer="Bob"),  # only Bob
+    ]
+    assert disagreements([*ann, *bob], labels) == {2: {"Ann": ann[2], "Bob": bob[2]}}
+    (found,) = agreements([*ann, *bob], labels)
+    # Ann: cat dog eel, Bob: cat dog cat; equal 2 of 3, by chance (1 * 2 + 1 * 1 + 1 * 0) / 9
+    assert found == ("Ann", "Bob", 3, 2, pytest.approx((2 / 3 - 1 / 3) / (1 - 1 / 3)))
+    resolved = [*ann, *bob, make_decision(2, "keep", reviewer="Bob")]
+    assert disagreements(resolved, labels) == {} and agreements(resolved, labels)[0].kappa == 1
+    assert agreements(ann, labels) == [] == agreements([], labels)
+
+
+def test_cohens_kappa_of_a_published_example():
+    pairs = [("yes", "yes")] * 20 + [("yes", "no")] * 5 + [("no", "yes")] * 10 + [("no", "no")] * 15
+    assert cohens_kappa(pairs) == pytest.approx(0.4)
+    assert cohens_kappa([("yes", "yes")] * 3) == 1 and cohens_kappa([("a", "b"), ("b", "a")]) == -1
+
+
+def test_lines_of_older_versions_are_read(tmp_path):
+    path = tmp_path / "d.jsonl"
+    old = {"index": 1, "id": "a", "decision": "accept", "label": "dog", "time": "now", "tab": "t"}
+    path.write_text(json.dumps(old) + "\n" + json.dumps({**old, "index": 2, "later": "key"}) + "\n")
+    log = DecisionLog(path)
+    log.append(lambda past: make_decision(3, reviewer="Ann"))
+    assert [(each.index, each.reviewer) for each in log.decisions()] == [(1, ""), (2, ""), (3, "Ann")]
+    path.write_text(json.dumps({**old, "reviewer": 5}) + "\n")
+    with pytest.raises(InputError, match="must be strings"):
+        DecisionLog(path).decisions()
+
+
+def test_several_decisions_are_flushed_once(tmp_path, monkeypatch):
+    log, flushed = DecisionLog(tmp_path / "d.jsonl"), []
+    real = os.fsync
+    log.append(lambda past: make_decision(0))
+    monkeypatch.setattr(decisions.os, "fsync", lambda handle: (real(handle), flushed.append(log.path.read_bytes())))
+    log.append_all(lambda past: [make_decision(index) for index in range(1, 501)])
+    assert len(flushed) == 1 and flushed[0].count(b"\n") == 501
+    assert [decision.index for decision in log.decisions()] == list(range(501))
+    assert len(log.append_all(lambda past: [])) == 501 and len(flushed) == 1
 
 
 kinds = st.sampled_from(["keep", "accept", "unsure", "undo"])

@@ -11,7 +11,8 @@ from labelsieve.review.server import ReviewServer
 from labelsieve.review.state import ReviewState
 from tests.review.conftest import KEEP, TIMEOUT, Client, logged_decisions, make_audited_run
 
-ROUTES = ["/", "/page.css", "/page.js", "/samples", "/changes?since=0", "/thumbs/39", "/nowhere"]
+ROUTES = ["/", "/page.css", "/page.js", "/samples", "/changes?since=0", "/thumbs/39", "/pictures/39", "/details/39"]
+ROUTES += ["/samples?run=0", "/nowhere"]
 
 
 def test_server_refuses_other_hosts_tokens_and_origins(run, serve):
@@ -31,7 +32,7 @@ def test_server_refuses_other_hosts_tokens_and_origins(run, serve):
         ):
             assert client.send(route, token=token)[0] == 403
     assert client.send("/", Host=f"localhost:{client.host[10:]}")[0] == 200
-    for route in ("/decide", "/export"):
+    for route in ("/decide", "/decide-many", "/export"):
         assert client.send(route, "POST", b"{}")[0] == 403  # no origin
         assert client.send(route, "POST", b"{}", Origin="http://evil.example")[0] == 403
         assert client.send(route, "POST", b"{}", Origin="null")[0] == 403
@@ -126,7 +127,7 @@ def test_invalid_decision_is_refused_and_not_saved(shared, body, status, message
 def shared(tmp_path_factory):
     """Start one server for requests that change nothing."""
     run = make_audited_run(tmp_path_factory.mktemp("shared") / "run")
-    with ReviewServer(ReviewState(run), "a-token") as server:
+    with ReviewServer([ReviewState(run)], "a-token") as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield Client(server.url), run
         server.shutdown()
@@ -145,9 +146,11 @@ def test_decision_of_another_tab_is_not_overwritten(run, serve):
     status, answer = one.decide({**KEEP, "decision": "accept"})
     assert status == 200 and answer["version"] == 1 and answer["changed"]["39"]["label"] == "dog"
     status, answer = other.decide(KEEP)
-    assert status == 409 and answer["changed"]["39"] == {"line": 1, "decision": "accept", "label": "dog", "tab": "t"}
+    accepted = {"decision": "accept", "label": "dog", "tab": "t", "reviewer": "", "action": ""}
+    assert status == 409 and answer["changed"]["39"] == {"line": 1, **accepted, "by": [["", "accept", "dog"]]}
     status, answer = other.decide({**KEEP, "over": 1, "since": 1, "tab": "u"})
-    assert status == 200 and answer["changed"] == {"39": {"line": 2, "decision": "keep", "label": None, "tab": "u"}}
+    kept = {"decision": "keep", "label": None, "tab": "u", "reviewer": "", "action": "", "by": [["", "keep", None]]}
+    assert status == 200 and answer["changed"] == {"39": {"line": 2, **kept}}
     assert json.loads(one.send("/changes?since=1")[1]) == answer
     assert [(line["decision"], line["label"], line["tab"]) for line in logged_decisions(run)] == [
         ("accept", "dog", "t"),

@@ -1,10 +1,12 @@
 // Requests to the server.
 "use strict";
 
-const token = new URLSearchParams(location.search).get("token");
+const parameters = new URLSearchParams(location.search);
+const token = parameters.get("token");
+const runNumber = parameters.get("run") ?? "0"; // of several runs on one page
 
 function address(path) {
-  return `${path}${path.includes("?") ? "&" : "?"}token=${token}`;
+  return `${path}${path.includes("?") ? "&" : "?"}token=${token}&run=${runNumber}`;
 }
 
 function connectionError(status) {
@@ -24,3 +26,17 @@ async function request(path, body) {
     return { status: 0, error: connectionError(0) };
   }
 }
+
+// Returns a new element with attributes and children; texts are never parsed as HTML.
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key in made && typeof value !== "string") made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// Returns a name, such as that of a class, which may be in any script.
+const named = (text, attributes = {}) => element("bdi", attributes, text);

@@ -1,46 +1,61 @@
-// Shows one sample at a time, saves the decision, then shows the next sample.
+// The review: shows one sample at a time or a grid of them, saves the decisions, then shows what comes next.
 "use strict";
 
-const AHEAD = 8; // samples in the strip; their images are preloaded
+const STRIP = 8; // samples in the strip
+const AHEAD = 3; // samples whose pictures and details are loaded in advance
+const WAIT = 250; // milliseconds between requests until the data is open
 const POLL = 2000; // milliseconds between requests for decisions of other tabs
 const PAUSE = 200; // milliseconds after a sample appears during which keys are ignored
+const YEAR = 31536000; // seconds
 
 const byId = (id) => document.getElementById(id);
 const tab = (sessionStorage.tab ??= crypto.randomUUID());
-const images = new Map();
 let samples = []; // most suspicious first; the suspects come before the other samples, those of other kinds are last
 let classes = [];
 let positions = new Map(); // sample index -> position in `samples`
 let decisions = new Map(); // sample index -> decision in effect
+let split = new Set(); // indices of samples on which reviewers disagree
 let version = 0; // number of lines of the log that are included in `decisions`
 let current = 0; // position of the displayed sample; -1 if none
+let view = "one"; // or "grid"
+let reviewer = ""; // name of the person at this page
 let pastSuspects = sessionStorage.beyond === "yes"; // whether this tab includes samples that are not suspects
 let kind = "label"; // of issues, one of KINDS
+let ready = false; // whether the server has opened the data; until then there are thumbnails only
 let saving = false;
+let ahead = 0; // number of the last loading in advance; it stops earlier ones
 let shownAt = 0; // time at which the sample appeared
 let polling = 0;
 
+// ---- samples and filters ----
+
 const count = (number) => number.toLocaleString("en");
+const percent = (share) => (share < 0.01 ? "under 1%" : `${Math.round(100 * share)}%`);
 const isUnsure = (sample) => decisions.get(sample.index)?.decision === "unsure";
 const isUndecided = (sample) => !decisions.has(sample.index);
-const inClass = (sample) => byId("filter").value === "" || sample.given === classes[byId("filter").value];
+const ownDecision = (sample) => decisions.get(sample.index)?.by.find(([name]) => name === reviewer);
 const isLabelIssue = (sample) => sample.listed.includes("label");
 const isSuspect = (sample) => isLabelIssue(sample) && sample.is_issue;
 const isPastSuspects = (sample) => isLabelIssue(sample) && !sample.is_issue;
 const differsFromTwin = (sample) => sample.listed.includes("near_duplicate") && sample.twin.given !== sample.given;
 const KINDS = {
-  label: { name: "suspect labels", holds: isLabelIssue },
-  near_duplicate: { name: "near-duplicates", one: "near-duplicate with another label", many: "near-duplicates with another label", holds: differsFromTwin },
-  outlier: { name: "no class", one: "sample of no class", many: "samples of no class", holds: (sample) => sample.listed.includes("outlier") },
+  label: { name: "Suspect labels", holds: isLabelIssue },
+  near_duplicate: { name: "Near-duplicates", one: "near-duplicate with another label", many: "near-duplicates with another label", holds: differsFromTwin },
+  outlier: { name: "No class", one: "sample of no class", many: "samples of no class", holds: (sample) => sample.listed.includes("outlier") },
 };
-const isIncluded = (sample) => (kind === "label" ? isSuspect(sample) || (pastSuspects && isPastSuspects(sample)) : KINDS[kind].holds(sample));
-const isListed = (sample) => isIncluded(sample) && inClass(sample) && (!byId("open").checked || isUndecided(sample));
+const OPEN = { "": isUndecided, open: isUndecided, mine: (sample) => !ownDecision(sample), split: (sample) => split.has(sample.index) };
 
-function describe(decision, sample) {
-  if (decision.decision === "keep") return `kept as ${sample.given}`;
-  if (decision.decision === "unsure") return `unsure, label stays ${sample.given}`;
-  return `changed to ${decision.label}`;
+const chosenClass = (id) => (byId(id).value === "" ? undefined : classes[byId(id).value]);
+const isIncluded = (sample) => (kind === "label" ? isSuspect(sample) || (pastSuspects && isPastSuspects(sample)) : KINDS[kind].holds(sample));
+const isOpen = (sample) => OPEN[byId("shown").value](sample);
+const isFound = (sample) => plain(sample.id).includes(plain(byId("name-search").value.trim()));
+
+function isFiltered(sample) {
+  const [given, suggested] = [chosenClass("filter"), chosenClass("suggestion")];
+  return (given === undefined || sample.given === given) && (suggested === undefined || sample.suggested === suggested) && isFound(sample);
 }
+
+const isListed = (sample) => isIncluded(sample) && isFiltered(sample) && (byId("shown").value === "" || isOpen(sample));
 
 // Returns the position of the nearest matching sample in one direction, or -1.
 function findPosition(from, step, matches) {
@@ -49,9 +64,55 @@ function findPosition(from, step, matches) {
 }
 
 function nextUndecided(from) {
-  const matches = (sample) => isIncluded(sample) && inClass(sample) && isUndecided(sample);
+  const matches = (sample) => isIncluded(sample) && isFiltered(sample) && isOpen(sample);
   const ahead = findPosition(from, 1, matches);
   return ahead >= 0 ? ahead : findPosition(0, 1, matches);
+}
+
+function fillClasses(id, all, key, among) {
+  const counts = new Map();
+  for (const sample of samples.filter(among)) counts.set(sample[key], (counts.get(sample[key]) ?? 0) + 1);
+  const chosen = byId(id).value;
+  const options = classes.map((name, number) => [name, number]).filter(([name]) => counts.has(name));
+  byId(id).replaceChildren(new Option(all, ""), ...options.map(([name, k]) => new Option(`${name} (${counts.get(name)})`, k)));
+  byId(id).value = options.some(([, k]) => String(k) === chosen) ? chosen : "";
+}
+
+function fillFilter() {
+  fillClasses("filter", "All labels", "given", isIncluded);
+  fillSuggestions();
+}
+
+function fillSuggestions() {
+  const given = chosenClass("filter");
+  fillClasses("suggestion", "All labels", "suggested", (sample) => isIncluded(sample) && (given === undefined || sample.given === given));
+}
+
+function fillKinds() {
+  const counts = Object.entries(KINDS).map(([value, { name, holds }]) => [value, name, samples.filter(value === "label" ? isSuspect : holds).length]);
+  const listed = counts.filter(([value, , number]) => value === "label" || number);
+  byId("kind").replaceChildren(...listed.map(([value, name, number]) => new Option(`${name} (${count(number)})`, value)));
+  byId("kind").parentNode.hidden = listed.length === 1;
+}
+
+function chooseKind(name) {
+  kind = name;
+  byId("kind").value = name;
+  fillFilter();
+}
+
+function goPastSuspects() {
+  pastSuspects = true;
+  sessionStorage.beyond = "yes";
+  fillFilter();
+}
+
+// ---- messages ----
+
+function describe(decision, sample) {
+  if (decision.decision === "keep") return `kept as ${sample.given}`;
+  if (decision.decision === "unsure") return `unsure, label stays ${sample.given}`;
+  return `changed to ${decision.label}`;
 }
 
 function announce(text) {
@@ -73,74 +134,56 @@ function showNotice(text) {
   byId("notice").hidden = !text;
 }
 
-function image(sample) {
-  if (!images.has(sample.index)) {
-    const picture = new Image();
-    picture.alt = "sample";
-    picture.draggable = false;
-    picture.src = address(`thumbs/${sample.index}`);
-    images.set(sample.index, picture);
-  }
-  return images.get(sample.index);
+// ---- one sample ----
+
+function thumb(sample) {
+  return element("img", { alt: "", draggable: false, src: address(`thumbs/${sample.index}`) });
 }
 
-function table(row) {
-  const lines = Object.entries(row).map(([name, value]) => {
-    const line = document.createElement("tr");
-    for (const [kind, text] of [["th", name], ["td", typeof value === "string" ? value : JSON.stringify(value)]]) {
-      const cell = document.createElement(kind);
-      const isolated = document.createElement("bdi");
-      isolated.textContent = text;
-      cell.append(isolated);
-      line.append(cell);
-    }
-    return line;
-  });
-  const whole = document.createElement("table");
-  whole.append(...lines);
-  return whole;
+function plainTable(row) {
+  const cells = (value) => named(typeof value === "string" ? value : JSON.stringify(value));
+  const lines = Object.entries(row).map(([name, value]) => element("tr", {}, element("th", { scope: "row" }, named(name)), element("td", {}, cells(value))));
+  return element("table", {}, element("tbody", {}, ...lines));
 }
 
-function content(sample) {
-  if (sample.image) return image(sample);
-  if (sample.row) return table(sample.row);
-  const text = document.createElement("p");
-  text.textContent = sample.text ?? "No content available for this sample.";
-  return text;
+function content(sample, alt) {
+  if (sample.image) return stage(sample, alt);
+  if (sample.row) return plainTable(sample.row);
+  return element("p", { class: "content" }, sample.text ?? "No content available for this sample.");
 }
 
 // Returns a sample or its twin with a caption, for showing both side by side.
 function captioned(sample, words, label) {
-  const figure = document.createElement("figure");
-  const caption = document.createElement("figcaption");
-  const name = document.createElement("bdi");
-  name.textContent = label;
-  caption.append(words, name);
-  figure.append(content(sample), caption);
-  return figure;
+  return element("figure", {}, content(sample, words), element("figcaption", {}, `${words}: `, named(label)));
 }
 
 function drawView(sample) {
   const { twin } = sample;
   byId("view").className = `${sample.image ? "picture" : sample.row ? "row" : "text"}${twin ? " twins" : ""}`;
-  if (!twin) return byId("view").replaceChildren(content(sample));
-  byId("view").replaceChildren(captioned(sample, "this sample: ", sample.given), captioned(twin, "near-duplicate: ", twin.given));
+  if (sample.image) byId("view").removeAttribute("tabindex");
+  else byId("view").tabIndex = 0; // it scrolls
+  byId("zooming").hidden = !sample.image;
+  byId("pixels").textContent = "";
+  byId("gone").hidden = true;
+  resetZoom();
+  byId("view").replaceChildren(...(twin ? [captioned(sample, "This sample", sample.given), captioned(twin, "Near-duplicate", twin.given)] : [content(sample, "The sample")]));
+  if (loupeOn) toggleLoupe();
+  byId("compare").replaceChildren(element("p", {}, "Loading examples to compare with…"));
+  if (!ready) return;
+  loadDetails(sample.index).then((found) => found.status === 200 && samples[current] === sample && view === "one" && drawDetails(sample, found));
 }
 
 function drawSample() {
   const sample = samples[current];
-  byId("sample").hidden = !sample;
-  byId("none").hidden = Boolean(sample);
+  byId("sample").hidden = !sample || view !== "one";
+  byId("none").hidden = Boolean(sample) || view !== "one";
   if (!sample) return drawEnd();
   drawView(sample);
-  const group = kind !== "label" ? KINDS[kind].holds : isSuspect(sample) ? isSuspect : isPastSuspects;
-  const number = samples.slice(0, current + 1).filter(group).length;
-  const name = kind !== "label" ? KINDS[kind].many : isSuspect(sample) ? "suspects" : "further samples · label probably correct";
-  byId("place").firstElementChild.textContent = `${count(number)} of ${count(samples.filter(group).length)} ${name}`;
+  drawPlace(sample);
   byId("given").textContent = sample.given;
   byId("suggested").textContent = sample.suggested === sample.given ? "none" : sample.suggested;
   byId("meter").value = sample.quality;
-  byId("number").textContent = sample.quality < 0.01 ? "under 1%" : `${Math.round(100 * sample.quality)}%`;
+  byId("number").textContent = percent(sample.quality);
   byId("why").textContent = sample.why;
   byId("name").firstElementChild.textContent = sample.id;
   byId("keep").querySelector("bdi").textContent = sample.given;
@@ -149,25 +192,34 @@ function drawSample() {
   drawDecision(sample);
 }
 
+function drawPlace(sample) {
+  const group = kind !== "label" ? KINDS[kind].holds : isSuspect(sample) ? isSuspect : isPastSuspects;
+  const number = samples.slice(0, current + 1).filter(group).length;
+  const name = kind !== "label" ? KINDS[kind].many : isSuspect(sample) ? "suspects" : "further samples · label probably correct";
+  byId("place").firstElementChild.textContent = `${count(number)} of ${count(samples.filter(group).length)} ${name}`;
+}
+
 // Shown when no sample is left: what is done, and what can be done next.
 function drawEnd() {
   const suspects = samples.filter(isSuspect).length;
   const further = samples.filter((sample) => isPastSuspects(sample) && isUndecided(sample)).length;
-  const all = kind !== "label" ? KINDS[kind].many : pastSuspects ? "samples" : `${count(suspects)} suspects`;
   const left = samples.some((sample) => isIncluded(sample) && isUndecided(sample));
-  const unsure = samples.filter((sample) => isIncluded(sample) && isUnsure(sample)).length;
-  const done = unsure ? `reviewed (${count(unsure)} unsure)` : "decided";
-  const inThisClass = byId("filter").value === "" ? "" : " of this class";
-  const hint = "“Export the reviewed labels” writes a label file for labelsieve train --labels.";
-  const sentences = left
-    ? [`No undecided sample${inThisClass} is left. Choose another class, or clear “only undecided”.`]
+  const filtered = [...FILTERS, "name-search"].some((id) => byId(id).value !== "");
+  const sentences = left || (filtered && byId("shown").value === "split")
+    ? ["No sample that matches the filters is left. Change or clear the filters."]
     : kind === "label" && !suspects && !pastSuspects
       ? ["There are no suspects: no label is marked as probably wrong.", otherKinds()]
-      : [`All ${all} are ${done}.`, otherKinds(), hint];
+      : [allDone(suspects), otherKinds(), "“Export” writes a label file for labelsieve train --labels."];
   byId("none").firstElementChild.textContent = sentences.filter(Boolean).join(" ");
   byId("beyond").hidden = left || pastSuspects || !further || kind !== "label";
   byId("beyond").textContent = `${suspects ? "Continue with the next" : "Review the"} ${count(further)} most suspicious samples (labels probably correct)`;
-  if (!byId("beyond").hidden) byId("beyond").focus();
+  if (!byId("beyond").hidden) byId("beyond").focus({ preventScroll: true });
+}
+
+function allDone(suspects) {
+  const all = kind !== "label" ? KINDS[kind].many : pastSuspects ? "samples" : `${count(suspects)} suspects`;
+  const unsure = samples.filter((sample) => isIncluded(sample) && isUnsure(sample)).length;
+  return `All ${all} are ${unsure ? `reviewed (${count(unsure)} unsure)` : "decided"}.`;
 }
 
 // Returns a sentence on the other kinds of issues of which samples are undecided.
@@ -178,53 +230,54 @@ function otherKinds() {
   return listed.length ? `Still undecided: ${listed.join(", ")}; choose them at the top.` : "";
 }
 
-function goPastSuspects() {
-  pastSuspects = true;
-  sessionStorage.beyond = "yes";
-  fillFilter();
+// Returns the decision to display: that in effect, or one's own when reviewing independently of others.
+function shownDecision(sample) {
+  if (byId("shown").value !== "mine") return decisions.get(sample.index);
+  const own = ownDecision(sample);
+  return own && { decision: own[1], label: own[2], tab, reviewer };
 }
 
 function drawDecision(sample) {
-  const decision = decisions.get(sample.index);
-  byId("decided").textContent = decision
-    ? ` · ${describe(decision, sample)}${decision.tab === tab ? "" : " (earlier or in another tab)"}`
-    : "";
-  for (const kind of ["keep", "accept", "other", "unsure"]) {
-    byId(kind).setAttribute("aria-pressed", decision?.decision === kind);
-  }
-  byId("undo").disabled = !decision && lastFromThisTab() === undefined;
+  const decision = shownDecision(sample);
+  const who = decision?.tab === tab ? "" : decision?.reviewer && decision.reviewer !== reviewer ? ` by ${decision.reviewer}` : " earlier or in another tab";
+  byId("decided").textContent = decision ? ` · ${describe(decision, sample)}${who}` : "";
+  for (const name of ["keep", "accept", "other", "unsure"]) byId(name).setAttribute("aria-pressed", decision?.decision === name);
+  byId("undo").disabled = !decision && !lastAction().length;
+  const by = split.has(sample.index) && byId("shown").value !== "mine" ? decisions.get(sample.index).by : [];
+  const opinions = by.map(([name, what, label]) => `${name || "Unnamed"}: ${describe({ decision: what, label }, sample)}`);
+  byId("opinions").textContent = `Reviewers disagree. ${opinions.join(" · ")}`;
+  byId("opinions").hidden = !by.length;
 }
 
 function drawStrip() {
   const coming = [];
-  for (let position = current; coming.length < AHEAD; ) {
+  for (let position = current; coming.length < STRIP; ) {
     position = findPosition(position + 1, 1, isListed);
     if (position < 0) break;
     coming.push(position);
   }
   byId("strip").replaceChildren(...coming.map(stripButton));
-  const kept = [...coming, current, current - 1].map((position) => samples[position]).filter(Boolean);
-  const near = new Set(kept.flatMap((sample) => [sample.index, sample.twin?.index]));
-  for (const index of images.keys()) if (!near.has(index)) images.delete(index);
+  return coming;
 }
 
-function textPreview(text) {
-  const first = document.createElement("span");
-  first.className = "words";
-  first.textContent = text.slice(0, 80);
-  return first;
+// Loads what the next decisions will show, one sample after the other, so that a decision never waits for it.
+async function loadAhead(coming) {
+  const turn = (ahead += 1);
+  if (!ready) return;
+  if (samples[current]) await loadDetails(samples[current].index);
+  for (const sample of coming.map((position) => samples[position]).filter(isOpen).slice(0, AHEAD)) {
+    if (turn !== ahead) return;
+    await loadDetails(sample.index);
+    for (const one of [sample, sample.twin]) if (one?.image) await picture(one.index).ready;
+  }
 }
 
 function stripButton(position) {
   const sample = samples[position];
-  const button = document.createElement("button");
-  button.type = "button";
-  button.setAttribute("aria-label", `sample ${position + 1}: labelled ${sample.given}`);
-  if (sample.image) button.append(image(sample).cloneNode());
-  else if (sample.text !== null) button.append(textPreview(sample.text));
-  const label = document.createElement("bdi");
-  label.textContent = sample.given;
-  button.append(label);
+  const button = element("button", { type: "button", "aria-label": `Sample ${position + 1}: labelled ${sample.given}` });
+  if (sample.image) button.append(thumb(sample));
+  else button.append(preview(sample));
+  button.append(named(sample.given));
   button.classList.toggle("done", decisions.has(sample.index));
   button.onclick = () => show(position);
   return button;
@@ -236,26 +289,35 @@ function drawProgress() {
   const [done, unsure, suspects] = counts(samples.filter(isSuspect));
   const [more, unsureMore, further] = counts(samples.filter(isPastSuspects));
   const changed = samples.filter((s) => (decisions.get(s.index)?.label ?? s.given) !== s.given).length;
-  const left = samples.filter((s) => isIncluded(s) && inClass(s) && isUndecided(s)).length;
-  const inThisClass = byId("filter").value === "" ? "" : ` · ${count(left)} left in this class`;
+  const left = samples.filter((s) => isIncluded(s) && isFiltered(s) && isOpen(s)).length;
+  const filtered = [...FILTERS, "name-search"].some((id) => byId(id).value !== "");
   const after = pastSuspects || more ? ` · ${count(more - unsureMore)} of the next ${count(further)}${unsureText(unsureMore)}` : "";
   const [seen, unsureSeen, total] = counts(samples.filter(KINDS[kind].holds));
   const shown = kind === "label"
     ? `${count(done - unsure)} of ${count(suspects)} suspects decided${unsureText(unsure)}${after}`
     : `${count(seen - unsureSeen)} of ${count(total)} ${KINDS[kind].many} decided${unsureText(unsureSeen)}`;
-  byId("progress").textContent = `${shown} · ${count(changed)} changed${inThisClass}`;
+  byId("progress").textContent = `${shown} · ${count(changed)} changed${filtered ? ` · ${count(left)} left in these filters` : ""}`;
   byId("bar").value = (kind !== "label" ? seen / total : pastSuspects ? more / further : done / suspects) || 0;
+}
+
+function drawAgreement(pairsOfPeople) {
+  const texts = pairsOfPeople.map(({ one, other, both, equal, kappa }) => {
+    const names = [one, other].map((name) => name || "unnamed").join(" and ");
+    return `${names}: ${percent(equal / both)} equal, Cohen’s κ ${kappa.toFixed(2)}, on ${count(both)} samples that both decided`;
+  });
+  byId("agreement").textContent = `Agreement. ${texts.join("; ")}.`;
+  byId("agreement").hidden = !texts.length;
 }
 
 function show(position, before = "") {
   current = position;
-  if (samples[current] && !KINDS[kind].holds(samples[current])) chooseKind(Object.keys(KINDS).find((name) => KINDS[name].holds(samples[current])));
-  if (kind === "label" && !pastSuspects && samples[current] && isPastSuspects(samples[current])) goPastSuspects();
+  const sample = samples[current];
+  if (sample && !KINDS[kind].holds(sample)) chooseKind(Object.keys(KINDS).find((name) => KINDS[name].holds(sample)));
+  if (kind === "label" && !pastSuspects && sample && isPastSuspects(sample)) goPastSuspects();
   shownAt = performance.now();
   drawSample();
-  drawStrip();
+  loadAhead(drawStrip());
   drawProgress();
-  const sample = samples[current];
   announce(sample ? `${before} Sample ${current + 1}: labelled ${sample.given}, suggested ${sample.suggested}.` : `${before} ${byId("none").firstElementChild.textContent}`);
 }
 
@@ -265,7 +327,55 @@ function move(step) {
   else announce(step > 0 ? "This is the last sample." : "This is the first sample.");
 }
 
-// Applies the changes in an answer of the server; the displayed sample stays.
+// ---- views ----
+
+// Draws the current view again; the displayed sample stays.
+function draw() {
+  if (view === "one") return show(current);
+  drawGrid();
+  drawProgress();
+}
+
+const FILTERS = ["filter", "suggestion", "shown"];
+let filtersBefore = null; // values of FILTERS before the grid was opened
+
+// Shows one sample or the grid; `position` is that of the sample to show, else the current or the next open one.
+function setView(name, position = -1) {
+  if (name === view) return;
+  view = name;
+  byId("one").setAttribute("aria-pressed", view === "one");
+  byId("many").setAttribute("aria-pressed", view === "grid");
+  byId("grid").hidden = view !== "grid";
+  byId("sample").hidden = byId("none").hidden = true;
+  if (view === "grid") return openGrid();
+  restoreFilters();
+  const here = samples[current] && isIncluded(samples[current]) && isOpen(samples[current]) ? current : nextUndecided(0);
+  show(position >= 0 ? position : here);
+  byId("main").focus({ preventScroll: true });
+}
+
+// Opens the grid with the given and suggested label of the current sample, and shows what is undecided.
+function openGrid() {
+  const sample = samples[current];
+  filtersBefore = FILTERS.map((id) => byId(id).value);
+  if (byId("shown").value === "") byId("shown").value = "open";
+  countPairs();
+  const alike = sample && pairs.find(([given, suggested]) => given === sample.given && suggested === sample.suggested);
+  choosePair(alike ?? pairs[0]);
+  byId("cells").focus({ preventScroll: true });
+}
+
+function restoreFilters() {
+  const [given, suggested, shown] = filtersBefore;
+  byId("filter").value = given;
+  fillSuggestions();
+  byId("suggestion").value = suggested;
+  byId("shown").value = shown;
+}
+
+// ---- decisions ----
+
+// Applies the changes in an answer of the server.
 function applyChanges(answer) {
   if (answer.version < version) return location.reload(); // the file was replaced
   for (const [index, decision] of Object.entries(answer.changed)) {
@@ -273,49 +383,77 @@ function applyChanges(answer) {
     else decisions.delete(Number(index));
   }
   version = answer.version;
+  split = new Set(answer.split);
+  drawAgreement(answer.agreement);
 }
 
-async function send(sample, decision, label) {
-  if (saving) return false;
+// Posts a decision; returns the answer, or null if nothing was saved.
+async function post(path, body) {
+  if (saving) return null;
   saving = true;
-  const over = decisions.get(sample.index)?.line ?? null;
-  const answer = await request("decide", { index: sample.index, decision, label, over, since: version, tab });
+  const answer = await request(path, { ...body, since: version, tab, reviewer });
   saving = false;
   if (answer.version !== undefined) applyChanges(answer);
   if (answer.status === 200) {
     showError("");
     showNotice("");
-    return true;
+    return answer;
   }
   showError(`Not saved. ${sentence(answer.error)}`);
-  drawSample();
-  drawStrip();
-  drawProgress();
-  return false;
+  draw();
+  return null;
 }
+
+const lineOf = (sample) => decisions.get(sample.index)?.line ?? null;
+const send = (sample, decision, label) => post("decide", { index: sample.index, decision, label, over: lineOf(sample) });
+const sendMany = (chosen, decision, label) =>
+  post("decide-many", { items: chosen.map((sample) => [sample.index, lineOf(sample)]), decision, label, action: crypto.randomUUID() });
 
 async function decide(sample, decision, label) {
   if (!sample || !(await send(sample, decision, label))) return;
   show(nextUndecided(positions.get(sample.index) + 1), `${describe(decisions.get(sample.index), sample)}.`);
 }
 
-function lastFromThisTab() {
+// Returns the samples of the last action in this tab that is still in effect.
+function lastAction() {
   const mine = [...decisions].filter(([index, decision]) => decision.tab === tab && positions.has(index));
-  return mine.sort(([, one], [, two]) => one.line - two.line).at(-1)?.[0];
+  const [index, last] = mine.reduce((one, other) => (other[1].line > one[1].line ? other : one), [undefined, { line: -1 }]);
+  const alike = last.action ? mine.filter(([, decision]) => decision.action === last.action).map(([each]) => each) : index === undefined ? [] : [index];
+  return alike.map((each) => samples[positions.get(each)]);
 }
 
 async function undo() {
-  const index = current >= 0 && decisions.has(samples[current].index) ? samples[current].index : lastFromThisTab();
-  if (index === undefined) return announce("Nothing to undo.");
-  const sample = samples[positions.get(index)];
-  if (!(await send(sample, "undo"))) return;
-  show(positions.get(index), "Undone.");
+  const sample = samples[current];
+  if (!sample || !decisions.has(sample.index)) return undoLast();
+  if (await send(sample, "undo")) show(current, "Undone.");
 }
 
-function chooseClass() {
+// Undoes the last action of this tab, all of its decisions at once.
+async function undoLast() {
+  const last = lastAction();
+  if (!last.length) return announce("Nothing to undo.");
+  const answer = last.length === 1 ? await send(last[0], "undo") : await sendMany(last, "undo");
+  if (!answer) return;
+  if (last.length > 1) showNotice(`Undone: ${count(last.length)} decisions.`);
+  if (view === "one") show(positions.get(last[0].index), "Undone.");
+  else choosePair(byId("pair").value === "" ? undefined : [last[0].given, last[0].suggested]);
+}
+
+function chooseOther() {
   const sample = samples[current];
   if (sample && !saving) pickClass(classes, (name) => decide(sample, "other", name));
 }
+
+// Shows the samples with one given label.
+function jumpToClass() {
+  const listed = [...byId("filter").options].slice(1).map((option) => classes[option.value]);
+  pickClass(listed, (name) => {
+    byId("filter").value = classes.indexOf(name);
+    filterChanged();
+  }, "Go to a class");
+}
+
+// ---- keys ----
 
 // A key pressed just as a sample appears was meant for the previous sample.
 function acceptsKeys() {
@@ -325,61 +463,125 @@ function acceptsKeys() {
 const KEYS = {
   k: () => decide(samples[current], "keep"),
   a: () => byId("accept").disabled || decide(samples[current], "accept"),
-  o: chooseClass,
+  o: chooseOther,
   u: () => decide(samples[current], "unsure"),
   z: undo,
 };
-const MOVES = { ArrowLeft: () => move(-1), ArrowRight: () => move(1), "?": () => byId("keys").showModal() };
+const MOVES = { ArrowLeft: () => move(-1), ArrowRight: () => move(1) };
+const EVERYWHERE = {
+  "?": () => byId("keys").showModal(),
+  "/": () => ((byId("filters").open = true), byId("name-search").focus()),
+  c: jumpToClass,
+  g: () => setView(view === "one" ? "grid" : "one"),
+};
 
 // Returns the letter on the key; on keyboards with other scripts, the Latin letter in the same place.
 function letter(event) {
   return /^[a-z]$/i.test(event.key) ? event.key.toLowerCase() : event.key.codePointAt(0) > 127 ? event.code.replace("Key", "").toLowerCase() : event.key;
 }
 
+// Returns what a key does that changes no decision, or undefined.
+function moveOf(event, key) {
+  const inGrid = view === "grid";
+  if (!inGrid && event.shiftKey && PAN_KEYS[event.key]) return () => panByKey(...PAN_KEYS[event.key]);
+  const onButton = event.target.matches("button, summary, a") && ["Enter", " "].includes(event.key);
+  const known = inGrid ? GRID_MOVES : { ...MOVES, ...ZOOM_KEYS };
+  return [EVERYWHERE, onButton ? {} : known].map((moves) => (Object.hasOwn(moves, key) ? moves[key] : undefined)).find(Boolean);
+}
+
+// Returns from the search to the samples; the text stays, and the filter with it.
+function leaveField(event) {
+  if (!["Escape", "Enter"].includes(event.key) || event.target.matches("select")) return;
+  event.preventDefault();
+  byId(view === "grid" ? "cells" : "main").focus({ preventScroll: true });
+}
+
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (event.target.matches("input[type=text], select")) return;
+  if (document.querySelector("dialog[open]")) return;
+  if (event.target.matches("input[type=text], input[type=search], select")) return leaveField(event);
+  if (view === "grid" && (event.ctrlKey || event.metaKey) && event.key === "a") return event.preventDefault(), selectAll();
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.repeat && event.target.matches("button") && ["Enter", " "].includes(event.key)) return event.preventDefault();
-  const act = KEYS[letter(event)];
-  if (act && !event.repeat && acceptsKeys()) act();
-  else if (!act && Object.hasOwn(MOVES, event.key) && !saving) MOVES[event.key]();
+  const key = letter(event);
+  const act = (view === "grid" ? GRID_KEYS : KEYS)[key];
+  const moving = moveOf(event, key);
+  if (act && !event.repeat && (view === "grid" ? !saving : acceptsKeys())) act();
+  else if (!act && moving && !saving) moving(event);
   else if (!act) return;
   event.preventDefault();
 });
 
-for (const [id, key] of Object.entries({ keep: "k", accept: "a", other: "o", unsure: "u", undo: "z" })) {
-  byId(id).onclick = () => acceptsKeys() && KEYS[key]();
-}
-byId("back").onclick = () => saving || move(-1);
-byId("forth").onclick = () => saving || move(1);
-byId("beyond").onclick = () => {
-  goPastSuspects();
-  show(nextUndecided(0));
-  byId("main").focus({ preventScroll: true });
-};
-byId("help").onclick = () => byId("keys").showModal();
-byId("close").onclick = () => byId("keys").close();
-byId("cancel").onclick = () => byId("picker").close();
-function showFirst() {
-  show(nextUndecided(0) >= 0 || byId("open").checked ? nextUndecided(0) : findPosition(0, 1, isListed));
+// ---- controls ----
+
+function filterChanged() {
+  fillSuggestions();
+  if (view === "grid") {
+    selected.clear();
+    draw();
+    return byId("cells").focus({ preventScroll: true });
+  }
+  show(nextUndecided(0) >= 0 || byId("shown").value !== "" ? nextUndecided(0) : findPosition(0, 1, isListed));
   byId("main").focus({ preventScroll: true });
 }
 
-byId("filter").onchange = showFirst;
-byId("kind").onchange = () => {
-  chooseKind(byId("kind").value);
-  byId("filter").value = "";
-  showFirst();
-};
-byId("open").onchange = () => show(current >= 0 && isListed(samples[current]) ? current : nextUndecided(Math.max(current, 0)));
-byId("export").onclick = async () => {
+function startControls() {
+  for (const [id, key] of Object.entries({ keep: "k", accept: "a", other: "o", unsure: "u", undo: "z" })) byId(id).onclick = () => acceptsKeys() && KEYS[key]();
+  for (const [id, key] of Object.entries({ in: "+", out: "-", fit: "0", actual: "1", loupe: "l" })) byId(id).onclick = ZOOM_KEYS[key];
+  byId("back").onclick = () => saving || move(-1);
+  byId("forth").onclick = () => saving || move(1);
+  byId("one").onclick = () => setView("one");
+  byId("many").onclick = () => setView("grid");
+  byId("help").onclick = () => byId("keys").showModal();
+  byId("jump").onclick = jumpToClass;
+  byId("reviewer").onclick = askName;
+  byId("export").onclick = exportLabels;
+  for (const [id, dialog] of Object.entries({ close: "keys", cancel: "picker", "peek-close": "peek" })) byId(id).onclick = () => byId(dialog).close();
+  for (const id of FILTERS) byId(id).onchange = filterChanged;
+  byId("name-search").oninput = () => (view === "grid" ? draw() : show(nextUndecided(0) >= 0 ? nextUndecided(0) : findPosition(0, 1, isListed)));
+  byId("kind").onchange = () => {
+    chooseKind(byId("kind").value);
+    byId("filter").value = byId("suggestion").value = "";
+    filterChanged();
+  };
+  byId("beyond").onclick = () => {
+    goPastSuspects();
+    show(nextUndecided(0));
+    byId("main").focus({ preventScroll: true });
+  };
+  byId("who-form").onsubmit = () => setReviewer(byId("who-name").value.trim());
+  byId("runs").onchange = () => (location.search = `?token=${token}&run=${byId("runs").value}`);
+  byId("filters").open = !matchMedia("(max-width: 60rem)").matches;
+  startGrid();
+}
+
+async function exportLabels() {
   const answer = await request("export", {});
   if (answer.status === 200) {
     showError("");
     showNotice(`Exported to ${answer.message}.`);
   } else if (answer.status === 409) showNotice(sentence(answer.error));
   else showError(sentence(answer.error));
-};
+}
+
+// ---- reviewer ----
+
+// The name is kept in a cookie, because the port, and with it the page's own storage, changes with every session.
+const savedName = () => document.cookie.split("; ").find((each) => each.startsWith("reviewer="))?.slice("reviewer=".length);
+
+function askName() {
+  byId("who-name").value = reviewer;
+  byId("who").showModal();
+}
+
+function setReviewer(name, keep = true) {
+  reviewer = name;
+  if (keep) document.cookie = `reviewer=${encodeURIComponent(name)}; max-age=${YEAR}; path=/; SameSite=Strict`;
+  byId("reviewer").textContent = name || "No name";
+  byId("reviewer").setAttribute("aria-label", `Reviewer: ${name || "no name"}`);
+  if (samples.length && keep) draw();
+}
+
+// ---- start ----
 
 async function poll() {
   if (document.visibilityState === "visible" && !saving) {
@@ -387,9 +589,7 @@ async function poll() {
     const answer = await request(`changes?since=${known}`);
     if (answer.status === 200 && answer.version !== known && known === version && !saving) {
       applyChanges(answer);
-      if (current >= 0) drawDecision(samples[current]);
-      drawStrip();
-      drawProgress();
+      refresh();
     }
     if (answer.status !== 200) showError(answer.error);
     else if ([connectionError(0), connectionError(403)].includes(byId("problem").textContent)) showError("");
@@ -397,42 +597,47 @@ async function poll() {
   polling = setTimeout(poll, POLL);
 }
 
-function fillFilter() {
-  const counts = new Map();
-  for (const { given } of samples.filter(isIncluded)) counts.set(given, (counts.get(given) ?? 0) + 1);
-  const chosen = byId("filter").value;
-  const options = classes.map((name, number) => [name, number]).filter(([name]) => counts.has(name));
-  byId("filter").replaceChildren(new Option("all labels", ""), ...options.map(([name, k]) => new Option(`${name} (${counts.get(name)})`, k)));
-  byId("filter").value = chosen;
+// Draws what decisions of others change; the sample stays, and so do the cells with their selection.
+function refresh() {
+  if (view === "one" && current >= 0) {
+    drawDecision(samples[current]);
+    drawStrip();
+  }
+  if (view === "grid") drawGrid();
+  drawProgress();
 }
 
-function fillKinds() {
-  const counts = Object.entries(KINDS).map(([value, { name, holds }]) => [value, name, samples.filter(value === "label" ? isSuspect : holds).length]);
-  const listed = counts.filter(([value, , number]) => value === "label" || number);
-  byId("kind").replaceChildren(...listed.map(([value, name, number]) => new Option(`${name} (${count(number)})`, value)));
-  byId("kind").hidden = listed.length === 1;
-}
-
-function chooseKind(name) {
-  kind = name;
-  byId("kind").value = name;
-  fillFilter();
+// Waits until the server has opened the data, then shows it instead of the thumbnails.
+async function awaitData() {
+  while (!ready) {
+    await new Promise((done) => setTimeout(done, WAIT));
+    ready = (await request("ready")).ready === true;
+  }
+  if (!saving) view === "one" ? (drawSample(), loadAhead(drawStrip())) : drawGrid();
 }
 
 async function open() {
+  startControls();
   const answer = await request("samples");
   if (answer.status !== 200) return showError(answer.error);
   ({ samples, classes } = answer);
   samples = samples.filter((sample) => Object.values(KINDS).some(({ holds }) => holds(sample)));
   positions = new Map(samples.map(({ index }, position) => [index, position]));
-  byId("run").textContent = answer.run;
+  byId("run").textContent = answer.runs.length > 1 ? "" : answer.run;
+  byId("runs").replaceChildren(...answer.runs.map((name, number) => new Option(name, number)));
+  byId("runs").value = runNumber;
+  byId("runs").hidden = answer.runs.length === 1;
   document.title = `Review ${answer.run}`;
+  setReviewer(answer.reviewer ?? decodeURIComponent(savedName() ?? ""), false);
   applyChanges(answer);
+  ready = answer.ready;
   fillKinds();
   fillFilter();
   show(nextUndecided(0));
   byId("main").focus({ preventScroll: true });
+  if (answer.reviewer === null && savedName() === undefined) askName();
   polling = setTimeout(poll, POLL);
+  if (!ready) awaitData();
 }
 
 open();

@@ -19,7 +19,7 @@ function matching(classes, text) {
 }
 
 // Opens the dialog and calls `choose` with the selected class; not if it is cancelled.
-function pickClass(classes, choose) {
+function pickClass(classes, choose, title = "Choose the correct class") {
   const [dialog, search, list, rest] = ["picker", "search", "matches", "rest"].map((id) => document.getElementById(id));
   let found = [];
   let selected = 0;
@@ -49,7 +49,7 @@ function pickClass(classes, choose) {
     found = matching(classes, search.value);
     list.replaceChildren(...found.slice(0, MAX_LISTED).map(item));
     const more = found.length - MAX_LISTED;
-    rest.textContent = found.length === 0 ? "no matching class" : more > 0 ? `and ${more.toLocaleString("en")} more; type to narrow the list` : "";
+    rest.textContent = found.length === 0 ? "No matching class" : more > 0 ? `And ${more.toLocaleString("en")} more; type to narrow the list` : "";
     select(0);
   };
 
@@ -65,6 +65,7 @@ function pickClass(classes, choose) {
     }
   };
   search.value = "";
+  document.getElementById("picker-title").textContent = title;
   dialog.showModal();
   narrow();
   search.focus();

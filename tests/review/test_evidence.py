@@ -1,0 +1,73 @@
+"""What speaks for or against a label, compared with results by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labelsieve.review.evidence import (
+    compared_columns,
+    nearest,
+    robust_scale,
+    sure_examples,
+    telling_words,
+    unit_rows,
+)
+from labelsieve.review.suspects import Judged
+
+
+def judged(index, given="cat", suggested=None, quality=1.0, doubtful=False, near=(), typical=1.0):
+    return Judged(index, str(index), given, suggested or given, quality, doubtful, tuple(near), typical)
+
+
+def test_sure_examples_have_no_doubt_and_are_not_copies():
+    all_samples = [
+        judged(0, quality=0.5),
+        judged(1, quality=0.9),
+        judged(2, quality=0.9, typical=0.5),
+        judged(3, quality=1.0, doubtful=True),
+        judged(4, quality=1.0, suggested="dog"),
+        judged(5, quality=0.95, near=[6]),
+        judged(6, quality=0.94, near=[5]),
+        judged(7, "dog", quality=0.1),
+    ]
+    assert sure_examples(all_samples, 3) == {"cat": [5, 1, 2], "dog": [7]}
+    assert sure_examples(all_samples, 9)["cat"] == [5, 1, 2, 0]
+
+
+def test_nearest_rows_by_hand():
+    unit = unit_rows(np.array([[2.0, 0], [0, 3], [1, 1], [0, 0]]))
+    assert [place for place, _ in nearest(unit, 2, 2)] == [0, 1]
+    assert nearest(unit, 0, 1) == [(2, pytest.approx(np.sqrt(2 - np.sqrt(2)), abs=1e-6))]
+    assert len(nearest(unit, 0, 10)) == 3 and nearest(unit[:1], 0, 4) == []
+
+
+@given(st.integers(2, 12), st.integers(0, 10**6))
+def test_nearest_rows_equal_sorted_distances(count, seed):
+    unit = unit_rows(np.random.default_rng(seed).normal(size=(count, 3)))
+    found = nearest(unit, 0, 5)
+    distances = np.sort(np.linalg.norm(unit[1:] - unit[0], axis=1))[:5]
+    assert np.allclose([distance for _, distance in found], distances, atol=1e-3)
+
+
+def test_unusual_columns_come_first_by_robust_score():
+    given_class = np.array([[1.0, 10, 5, 0], [2, 10, 5, 0], [3, 10, 5, 0], [4, 11, 5, 0], [5, 90, 5, 0]])
+    middle, spread = robust_scale(given_class)
+    assert middle.tolist() == [3, 10, 5, 0]
+    assert spread[0] == pytest.approx(1.4826) and spread[1] == pytest.approx(0.7413)  # quartiles 10 and 11
+    assert spread[2:].tolist() == [0, 0]
+    suggested = np.array([[8.0, 1, 6, 0]])
+    columns = compared_columns("abcd", np.array([4.4826, 20, 5, 1.0]), given_class, suggested)
+    assert [column.name for column in columns] == ["d", "b", "a", "c"]
+    assert columns[0].score == 99 and columns[1].score == pytest.approx(10 / 0.7413)
+    assert columns[2].score == pytest.approx(1) and columns[3].score == 0
+    assert [column.unusual for column in columns] == [True, True, False, False]
+    assert columns[2][:4] == ("a", 4.4826, 3.0, 8.0)
+
+
+def test_words_sum_up_their_tokens():
+    text = "Don't pay, pay üben"
+    spans = [(0, 3), (3, 5), (5, 9), (9, 10), (10, 14), (14, 16), (16, 19)]
+    scores = np.array([1.0, 0.5, -3.0, 9.0, -0.2, 0.25, 0.75])  # the comma belongs to no word
+    assert telling_words(text, spans, scores) == [(0, 5, 1.5), (6, 9, -3.0), (15, 19, 1.0)]
+    assert telling_words("...", [(0, 3)], np.array([1.0])) == [] == telling_words("", [], np.empty(0))

@@ -3,6 +3,7 @@
 * ``settings``: ``Training``, the settings of a training, and ``Samples``, the interface of labelled data.
 * ``loop``: ``fit``, the training loop, with its result, progress and signals.
 * ``step``: ``Learner``, one training step; an update that is not finite is undone.
+* ``share``: one training in several processes, and batch-norm over all of them.
 * ``graph``: ``GraphRecorder``, which replays steps as CUDA graphs.
 * ``counters``: ``Meters`` and ``Tally``, statistics per epoch and per sample, kept on the device.
 * ``evaluate``: predictions, error rates and per-sample scores in eval mode.

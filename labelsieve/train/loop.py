@@ -218,9 +218,11 @@ class _TrainingRun:
         self.recorder = GraphRecorder(
             self.device,
             self.random,
-            enabled=self.training.recorded and not several,  # DistributedDataParallel communicates within a step
+            enabled=self.training.recorded and not several,
             clean_up=self.learner.clear_gradients,
         )
+        if several:
+            self.recorder.reason = "several processes"  # they communicate within a step
         settings = self.training
         self.augment = Augment(settings.augment, settings.seed, self.device) if settings.augment else None
         self.steps = Steps(self.learner, self.train, self.recorder, self.augment)

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labelsieve.core.processes import Processes
 from labelsieve.train.settings import Samples
 
+DDP_IGNORE = "_ddp_params_and_buffers_to_ignore"  # attribute of a module: what DistributedDataParallel does not send
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -45,8 +46,8 @@ class Spread:
             if getattr(module, "fused", False):
                 setattr(module, "fused", False)  # noqa: B010  # the fused kernels normalise by the rows of one process
         self._synchronise(True)
-        devices = [device] if device.type == "cuda" else None
-        self.model = DistributedDataParallel(networks, device_ids=devices, broadcast_buffers=False)
+        setattr(networks, DDP_IGNORE, [name for name, _ in networks.named_buffers()])  # equal on every process
+        self.model = DistributedDataParallel(networks, device_ids=[device] if device.type == "cuda" else None)
 
     def __call__(self, inputs: Tensor, total: int) -> Tensor:
         """Return the logits of this process's rows of a batch of `total` samples, (N, B, K)."""

@@ -100,10 +100,10 @@ def teamed(device: str) -> Iterator[Team | None]:
         if team.leads:
             team.announce(None)
         dist.destroy_process_group()
-    except BaseException as error:
-        _report(team, _as_known(error))
-    finally:
         signal.signal(signal.SIGTERM, before)
+    except BaseException as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends anyway, and prints one line at most
+        _report(team, _as_known(error))
 
 
 def _choose_gpu() -> None:

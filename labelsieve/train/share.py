@@ -1,5 +1,6 @@
 """One training in several processes: the share of each in a batch, and batch-norm over the whole batch."""
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -47,6 +48,7 @@ class Spread:
                 setattr(module, "fused", False)  # noqa: B010  # the fused kernels normalise by the rows of one process
         self._synchronise(True)
         setattr(networks, DDP_IGNORE, [name for name, _ in networks.named_buffers()])  # equal on every process
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")  # images of one channel
         self.model = DistributedDataParallel(networks, device_ids=[device] if device.type == "cuda" else None)
 
     def __call__(self, inputs: Tensor, total: int) -> Tensor:

@@ -1,6 +1,8 @@
 """Custom training loops in several processes: the batch of a step is the union of the batches of all processes."""
 
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ from labelsieve.core.processes import Processes, all_processes, first_places, ga
 from labelsieve.models.networks import Networks
 from tests.together import together
 
+PAGE = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text(encoding="utf-8")
 COUNT, BATCH, CLASSES = 60, 24, 3  # the last batch has 12 samples
+WITH_THREE = ("mentornet-prop", "selfie", "dmi", "sop")
 OPTIONS = {"gce": {"k": 0.3, "prune_every": 1}, "selfie": {"rounds": 1}, "selfie-prop": {"rounds": 1}}
 
 
@@ -86,7 +90,7 @@ def copied(state):
 def every_loop():
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "dmi cannot learn")
-        found = {name: loop(name) for name in METHODS}
+        found = {name: loop(name) for name in (METHODS if all_processes().count < 3 else WITH_THREE)}
     found["everywhere"] = loop("lccn", everywhere=True)
     whole = loop("mentornet-prop", save_at=4)  # in the middle of the second epoch
     found["whole"], found["resumed"] = whole, loop("mentornet-prop", load=all_processes().from_first(whole[2]))
@@ -105,9 +109,12 @@ def close(one, other):
         assert torch.allclose(value.double(), other[name].double(), atol=1e-5 * scale, rtol=1e-5), name
 
 
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"vat"}))  # vat draws a direction in each process
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [*((name, 2) for name in METHODS if name != "vat"), *((name, 3) for name in WITH_THREE)],
+)
 def test_loop_in_several_processes_equals_one_with_the_union_of_their_batches(loops, name, count):
+    """Except vat, which draws a direction in each process."""
     (losses, state, _), (spread, states, _) = loops[1][0][name], loops[count][0][name]
     assert spread == pytest.approx(losses, abs=1e-5)
     close(state, states)
@@ -202,3 +209,19 @@ def test_first_places():
 def test_one_process_predicts_as_it_is():
     batches = [(torch.ones(1, 2, 3), torch.zeros(2), torch.arange(2))]
     assert list(gather_predictions(lambda: iter(batches), Processes())) == batches
+
+
+def loop_of_the_page(code):
+    space = {}
+    exec(code, space)
+    x, y = points()
+    torch.manual_seed(0)
+    network, method = space["train"]("mentornet-prop", x, y, nn.Linear(8, CLASSES), 0.3, epochs=3, warmup=1, batch=16)
+    return {**copied(network.state_dict()), **copied(method.state_dict())}
+
+
+def test_documentation_example_runs(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    first, second = together(2, tmp_path, loop_of_the_page, code)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert first["weigh.0.criterion.penalty"].std() > 0.1

@@ -426,6 +426,7 @@ def in_two_processes(folder, name):
     """Train in one of two processes, save after each epoch, and resume from the first epoch."""
     rank = str(torch.distributed.get_rank())
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    os.environ["OMP_NUM_THREADS"] = "1"
     for kind in (accelerate.state.AcceleratorState, accelerate.state.PartialState, accelerate.state.GradientState):
         kind._reset_state()
     whole = unions(folder, name, BATCH // 2, save_strategy="epoch")

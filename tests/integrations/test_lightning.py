@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from labelsieve import Problem, make
 
@@ -429,22 +429,28 @@ class KeepState(Callback):
         torch.save(state(module), self.folder / f"{trainer.global_rank}.pt")
 
 
+class Shared(Classifier):
+    """A module whose batches of 64 samples are shared by all processes."""
+
+    def train_dataloader(self):
+        x, y, _ = clouds()
+        samples = TensorDataset(x, y, torch.arange(COUNT))
+        processes = self.trainer.world_size
+        sampler = DistributedSampler(samples, processes, self.trainer.global_rank, shuffle=False)
+        return DataLoader(samples, 2 * BATCH // processes, sampler=sampler)
+
+
 @pytest.mark.parametrize(("name", "inside"), [("mentornet-prop", True), ("sop", True), ("sop", False)])
 def test_two_processes_equal_one_with_the_union_of_their_batches(name, inside, tmp_path):
-    """With 6 batches of 64 samples in one process, or 32 in each of two."""
-
-    def fit(folder, size, **settings):
+    def fit(folder, **settings):
         folder.mkdir()
         lightning.seed_everything(0, verbose=False)
-        module = Classifier(method_of(name, 1), inside)
-        trainer = trainer_of(
-            module.method, 3, [KeepState(folder)], num_sanity_val_steps=0, limit_val_batches=0, **settings
-        )
-        x, y, _ = clouds()
-        trainer.fit(module, DataLoader(TensorDataset(x, y, torch.arange(COUNT)), size), held_out())
+        module = Shared(method_of(name, 1), inside)
+        settings |= {"num_sanity_val_steps": 0, "limit_val_batches": 0, "use_distributed_sampler": False}
+        trainer_of(module.method, 3, [KeepState(folder)], **settings).fit(module, val_dataloaders=held_out())
 
-    fit(tmp_path / "one", 2 * BATCH)
-    fit(tmp_path / "two", BATCH, strategy="ddp_fork", devices=2)
+    fit(tmp_path / "one")
+    fit(tmp_path / "two", strategy="ddp_fork", devices=2)
     alone, first, second = (torch.load(tmp_path / name) for name in ("one/0.pt", "two/0.pt", "two/1.pt"))
     for key, value in alone.items():
         scale = 2**36 if key.endswith(("sums", "columns")) else 1

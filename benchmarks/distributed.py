@@ -73,13 +73,14 @@ def measure(rank: int, count: int, samples: int, folder: str) -> None:
 
 def run(count: int, samples: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(measure, (count, samples, folder), nprocs=count, start_method="spawn")
+        mp.start_processes(measure, (count, samples, folder), nprocs=count, start_method="fork")
         found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(count)]
     return {"wall": max(each[0] for each in found), "cpu": sum(each[1] for each in found), "loss": found[0][2]}
 
 
 def main() -> None:
-    samples = int(sys.argv[1]) if len(sys.argv) > 1 else 3840
+    torch.set_num_threads(1)
+    samples = int(sys.argv[1]) if len(sys.argv) > 1 else 1280
     rounds = [{count: run(count, samples) for count in (1, 2)} for _ in range(ROUNDS)]
     by_count = {
         count: {name: round(statistics.median(each[count][name] for each in rounds), 6) for name in rounds[0][count]}

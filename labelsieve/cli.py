@@ -56,6 +56,8 @@ def execute(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> tuple[Callable[[Namespace], None], Namespace]:
     """Return the function of the command and its options; print help or version and exit if requested."""
     name, *rest = argv or [""]
+    if "TORCHELASTIC_RUN_ID" in os.environ and name in COMMANDS and name != "train":
+        raise InputError(f"torchrun works with labelsieve train only; run labelsieve {name} without it")
     if name not in COMMANDS:
         _overview().parse_args([name] if name.startswith("-") else [])
         raise InputError(
@@ -105,6 +107,8 @@ def _without_equals(words: Sequence[str]) -> list[str]:
 
 
 def _fail(message: str, code: int) -> int:
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
+        return code  # the first process prints the same line
     line = message.encode("unicode_escape").decode() if any(ord(c) < 32 for c in message) else message
     print(f"error: {line}", file=sys.stderr)
     return code

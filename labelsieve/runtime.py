@@ -3,9 +3,10 @@
 import hashlib
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from labelsieve.errors import InputError
 
@@ -22,6 +23,26 @@ def derive(seed: int, *purpose: str | int) -> int:
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
     """Return a new CPU generator for one purpose."""
     return torch.Generator().manual_seed(derive(seed, *purpose))
+
+
+class RowsGenerator(torch.Generator):
+    """A generator of a process that has some rows of a batch; `random_like` draws for the whole batch."""
+
+    rows = slice(0, 0)  # of this process
+    total = 0  # samples of the batch
+
+
+def random_like(x: Tensor, random: torch.Generator | None, fill: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return random values in the shape of x (B, ...), written by `fill`, a function that draws from `random`.
+
+    Each process of several draws the values of the whole batch, as a single process would, and takes those of its rows.
+    """
+    if not isinstance(random, RowsGenerator) or len(x) != random.rows.stop - random.rows.start:
+        return fill(torch.empty_like(x))
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if last and not x.is_contiguous() else torch.contiguous_format
+    whole = torch.empty((random.total, *x.shape[1:]), dtype=x.dtype, device=x.device, memory_format=layout)
+    return fill(whole)[random.rows]
 
 
 def prediction_batch_size(shape: Sequence[int]) -> int:

@@ -71,6 +71,7 @@ from labelsieve.runs.read import (
     read_samples,
 )
 from labelsieve.runs.spec import DATASET_SETTINGS, NETWORK_SETTINGS, Experiment, suited_to_network
+from labelsieve.runs.team import Team
 from labelsieve.runtime import device_name, usable_device
 from labelsieve.text import duration, percent, printable
 from labelsieve.train.step import Learner
@@ -85,6 +86,7 @@ class Runner:
 
     shelf: Shelf
     command: str = ""  # the command line, stored in every run folder to name it in messages about resuming
+    team: Team | None = None  # of which this is the first process
 
     def train(
         self,
@@ -101,7 +103,7 @@ class Runner:
             prepared = prepare(experiment, self.shelf)
             print("\n".join(_description(experiment, prepared)), flush=True)
         with watching(progress) as watcher:
-            return run(experiment, folder, watcher, prepared, None, chosen, self.command, self.shelf)
+            return run(experiment, folder, watcher, prepared, None, chosen, self.command, self.shelf, self.team)
 
 
 def make_request(

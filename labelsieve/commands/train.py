@@ -13,6 +13,7 @@ from labelsieve.runs.spec import Experiment, experiment_for, parse_options
 
 if TYPE_CHECKING:
     from labelsieve.runs.data import Shelf
+    from labelsieve.runs.team import Team
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -62,6 +63,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
+    from labelsieve.runs.execute import follow
+    from labelsieve.runs.team import teamed
+
+    experiment, noise_is_unknown = requested_experiment(options)
+    with teamed(experiment.device) as team:
+        if team is None or team.leads:
+            _lead(options, experiment, noise_is_unknown, team)
+        else:
+            follow(team)
+
+
+def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, team: "Team | None") -> None:
+    """Train in this process, or in all those of a team."""
     from labelsieve.auto.train import (
         Runner,
         forecast,
@@ -75,7 +89,6 @@ def run(options: Namespace) -> None:
     )
     from labelsieve.runs.data import Shelf
 
-    experiment, noise_is_unknown = requested_experiment(options)
     if options.backbone is None and options.model is None:
         experiment = with_default_backbone(experiment, options.finetune)
     path = options.out or Path("runs") / (experiment.name() + ("-auto" if noise_is_unknown else ""))
@@ -97,7 +110,7 @@ def run(options: Namespace) -> None:
         if options.dry_run:
             print(forecast(request, path, shelf))
             return
-        train(request, path, Runner(shelf, options.command_line))
+        train(request, path, Runner(shelf, options.command_line, team))
         save_request(path, facts)
     _finish(path, shelf, automatic=noise_is_unknown)
 
@@ -111,12 +124,18 @@ def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
         "options": _method_options(options),
         "noise_rate": 0.0 if rate is None else rate,
         "scores": _epoch_numbers(options.scores),
-        "threads": (os.cpu_count() or 1) if options.threads is None else options.threads,
+        "threads": _default_threads() if options.threads is None else options.threads,
     }
     if options.features is not None and options.backbone not in (None, "none"):
         raise InputError("--features replaces the samples by features; omit --backbone")
     settings["backbone"] = None if options.backbone == "none" else options.backbone
     return experiment_for(settings.pop("data"), **settings), rate is None
+
+
+def _default_threads() -> int:
+    """Return the number of cores, divided by the number of processes that torchrun started on this machine."""
+    together = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    return max(1, (os.cpu_count() or 1) // together)
 
 
 def _finish(path: Path, shelf: "Shelf", automatic: bool) -> None:

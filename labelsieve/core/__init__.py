@@ -5,6 +5,7 @@
 - losses: base classes of losses, and cross-entropy
 - part: base classes of all parts
 - method: Method, which combines parts into a loss
+- processes: Processes, and the union of the batches of several processes
 - checks: errors and warnings about mistakes in a training loop
 """
 
@@ -12,6 +13,7 @@ from labelsieve.core.criteria import CRITERIA, CriteriaALL, CriteriaOL, Criteria
 from labelsieve.core.losses import CrossEntropy, Loss
 from labelsieve.core.method import Decision, Method, Step
 from labelsieve.core.part import Part, Predict, Regularizer, Relabel, Weigh
+from labelsieve.core.processes import Processes
 from labelsieve.core.select import Align, Select, kept_share
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Method",
     "Part",
     "Predict",
+    "Processes",
     "Regularizer",
     "Relabel",
     "Select",

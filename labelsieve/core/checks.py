@@ -8,13 +8,15 @@ import warnings
 
 from torch import Tensor, nn
 
-from labelsieve.core.part import num_processes
-
 BATCH_TOO_SMALL = (
     "batch size {size} is too small for this noise rate: the kept share rounds up to the whole batch, so no sample is "
     "left out; use at least {least} samples per batch (gradient accumulation does not help)"
 )
 SMALL_IN_A_ROW = 3  # warn after this many small batches in a row; the last batch of an epoch may be small
+REPEATED = (
+    "several processes pass the same positions in every step, and each sample is used once: index must contain "
+    "positions in the whole training set, and each process needs other samples (torch's DistributedSampler)"
+)
 
 
 def check_types(logits: object, labels: object, index: object) -> None:
@@ -63,6 +65,7 @@ class LoopMonitor:
     def __init__(self) -> None:
         self.warned: set[str] = set()
         self.small_batches = 0  # in a row
+        self.repeated_batches = 0  # in a row
         self.epoch: int | None = None  # of the last call of check_first_batch
         self.parameter_versions: list[int] = []  # of the method's own parameters at the start of the epoch
 
@@ -78,6 +81,12 @@ class LoopMonitor:
         if self.small_batches >= SMALL_IN_A_ROW:
             self.warn("batch size", BATCH_TOO_SMALL.format(size=size, least=least))
 
+    def check_repeats(self, count: int) -> None:
+        """Warn if several batches in a row have samples that several processes passed; the last one may be padded."""
+        self.repeated_batches = self.repeated_batches + 1 if count else 0
+        if self.repeated_batches >= SMALL_IN_A_ROW:
+            self.warn("repeats", REPEATED)
+
     def check_order(self, before: int | None, epoch: int) -> None:
         """Warn if an epoch starts after a later one."""
         if before is not None and epoch < before:
@@ -87,11 +96,11 @@ class LoopMonitor:
                 "another training, or call method.start_round(number) to restart this one",
             )
 
-    def check_first_batch(self, epoch: int | None, method: nn.Module, needs_index: bool, logits: Tensor) -> None:
+    def check_first_batch(self, epoch: int | None, method: nn.Module, logits: Tensor) -> None:
         """Run the slower checks, which are called in the first batch of an epoch only.
 
-        Warn if no optimizer has changed the method's own parameters for a whole epoch, if a method that stores values
-        per sample is trained by several processes, or if the logits look like probabilities.
+        Warn if no optimizer has changed the method's own parameters for a whole epoch, or if the logits look like
+        probabilities.
         """
         self.epoch = epoch
         versions = [parameter._version for parameter in method.parameters()]
@@ -102,12 +111,6 @@ class LoopMonitor:
                 "(torch.optim.SGD accepts them as they are)",
             )
         self.parameter_versions = versions
-        if needs_index and num_processes() > 1:
-            self.warn(
-                "processes",
-                "this method stores values per sample, and each process stores those of its own samples only: train it "
-                "in one process, or use a method that needs no index",
-            )
         if logits.device.type == "cpu" and look_like_probabilities(logits.detach()):
             self.warn("probabilities", "logits look like probabilities: remove the softmax from the model")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.core.checks import check_choice
-from labelsieve.core.part import Part, Predict, sum_over_processes
+from labelsieve.core.part import Part, Predict
 
 CRITERIA: dict[str, type["Criterion"]] = {}
 MAX_CLASSES = 10_000  # penalty labels take 12 bytes per pair of classes and network: 1.2 GB for 10,000 classes
@@ -157,10 +157,9 @@ class CriteriaPL(Criterion, name="pl"):
             for probs, labels, _ in predict():
                 self.stack(probs, labels, probs.isfinite().all(-1))
         self._repredicted = predict is not None
-        sums = sum_over_processes(self.sums)
-        columns = sums.sum(1)
+        columns = self.sums.sum(1)
         weight = _column_weight(columns) if self.compensate == "epoch" else None
-        self.penalty.copy_(penalty_labels(sums, self.penalty, weight))
+        self.penalty.copy_(penalty_labels(self.sums, self.penalty, weight))
         self.columns.copy_(torch.where(columns.sum(-1, keepdim=True) > 0, columns, self.columns))
         self.sums.zero_()
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from labelsieve.core.checks import LoopMonitor, check_index, check_labels, check_types
 from labelsieve.core.losses import Loss
 from labelsieve.core.part import Part, Predict, Regularizer, Relabel, Weigh
+from labelsieve.core.processes import Processes, all_processes, first_places, gather_predictions, union_batch
 from labelsieve.core.select import Select
 
 NO_EPOCH = -1  # value of Method.epoch between two epochs
@@ -41,6 +42,9 @@ class Method(nn.Module):
     """A loss for training with noisy labels. Use it like any PyTorch loss: `loss = method(model(x), y)`.
 
     Call `start_epoch` at the start of each epoch. In eval mode and under no_grad() the state is not updated.
+
+    If torch.distributed is initialized, the batch of a training step is the union of the batches of all processes: the
+    loss, the decisions and the state are the same on each. Set `distributed` to False to train in each separately.
 
     Args:
         loss: computes the loss from logits, targets and weights.
@@ -74,11 +78,17 @@ class Method(nn.Module):
         self.rounds = rounds
         self.lr_scale = lr_scale or constant_lr
         self.drop_last = drop_last
+        self.distributed = True
         self.epoch = nn.Buffer(torch.tensor(NO_EPOCH))  # the current epoch, saved with the state
         self.current_epoch: int | None = None  # a copy that can be read without waiting for the device
         self.monitor = LoopMonitor()
         self.register_load_state_dict_pre_hook(_add_missing_epoch)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_resume_epoch)  # type: ignore[no-untyped-call]
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that train together."""
+        return all_processes() if self.distributed else Processes()
 
     @property
     def needs_index(self) -> bool:
@@ -128,19 +138,33 @@ class Method(nn.Module):
         learning = self.training and torch.is_grad_enabled()
         if not torch.compiler.is_compiling():
             self._check_loop(logits, labels, index, learning)
+        if self.regularizer is not None and learning and (model is None or inputs is None):
+            raise ValueError("this method needs the model: pass model= and inputs=")
+        own = len(labels)
+        if learning and self.processes.count > 1:
+            checked, labels, index = self._union(checked, labels, index)
+        if learning and not torch.compiler.is_compiling():
+            self.monitor.check_batch_size(len(labels), max((part.warn_below for part in self.selections), default=0))
         step = self._step(checked, labels, index)
         if learning:
             self.observe(step, labels, index)
-        if self.regularizer is None or not learning:
+        if self.regularizer is None or model is None or inputs is None or not learning:
             return step.loss
-        if model is None or inputs is None:
-            raise ValueError("this method needs the model: pass model= and inputs=")
-        extra: Tensor = self.regularizer(model, inputs, logits)
-        return step.loss + extra
+        extra: Tensor = self.regularizer(model, inputs, logits)  # a mean over the samples of this process
+        return step.loss + extra * (self.processes.count * own / len(labels))
 
     def step(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Step:
         """Return the loss and the decision without updating the state. Call `observe` once the step is applied."""
         return self._step(self._checked(logits, labels, index), labels, index)
+
+    def _union(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the batch of all processes; a sample that several of them have is used once if it has an index."""
+        logits, labels, index = union_batch(logits, labels, index, self.processes.rank)
+        if not self.needs_index or index is None:
+            return logits, labels, index
+        first = first_places(index)  # a DistributedSampler repeats samples to fill the last batch
+        self.monitor.check_repeats(len(index) - len(first))
+        return logits[:, first], labels[first], index[first]
 
     def _step(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Step:
         logits, labels = logits.float(), labels.long()  # (N, B, K), (B)
@@ -207,21 +231,25 @@ class Method(nn.Module):
         """End an epoch. Only methods with `needs_predictions` need this call.
 
         `predict()` yields batches of probabilities in eval mode, (B, K) or (N, B, K), labels (B) and index (B), until
-        every training sample has appeared once.
+        every training sample has appeared once. Of several processes, each may predict a share of the samples.
         """
         for part in self.parts():
-            part.end_epoch(predict and partial(_with_network_axis, predict))
+            part.end_epoch(predict and self._predictions(predict))
         self.epoch.fill_(NO_EPOCH)
 
     @torch.no_grad()
     def end_round(self, predict: Predict) -> None:
         """End a round: the networks are trained. Only methods with several rounds need this call."""
         for part in self.parts():
-            part.end_round(partial(_with_network_axis, predict))
+            part.end_round(self._predictions(predict))
 
     def tables(self) -> dict[str, Tensor]:
         """Return what the parts have estimated about the labels, such as the penalty labels (N, K, K)."""
         return {name: table for part in self.parts() for name, table in part.tables().items()}
+
+    def _predictions(self, predict: Predict) -> Predict:
+        """Return a function that yields the predictions of all processes, with a network axis."""
+        return partial(gather_predictions, partial(_with_network_axis, predict), self.processes)
 
     def _checked(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         """Return the logits as (N, B, K), or raise ValueError if the shapes do not fit."""
@@ -256,11 +284,8 @@ class Method(nn.Module):
                 check_index(index, min(counts))
         if not self.training:
             self.monitor.check_mode(logits)
-        if not learning:
-            return
-        self.monitor.check_batch_size(len(labels), max((part.warn_below for part in self.selections), default=0))
-        if self.monitor.epoch != self.current_epoch:
-            self.monitor.check_first_batch(self.current_epoch, self, self.needs_index, logits)
+        if learning and self.monitor.epoch != self.current_epoch:
+            self.monitor.check_first_batch(self.current_epoch, self, logits)
 
 
 def constant_lr(epoch: int) -> float:

@@ -1,7 +1,7 @@
 """Base classes of the parts that make up a method: Part, Weigh, Relabel and Regularizer.
 
-The other kinds of parts are `Criterion` (criteria.py) and `Loss` (losses.py). This file also has the helpers that parts
-share: `label_dtype` for labels stored per sample, and `sum_over_processes` for distributed training.
+The other kinds of parts are `Criterion` (criteria.py) and `Loss` (losses.py). `label_dtype` is the type of labels that
+parts store per sample.
 """
 
 from abc import ABC, abstractmethod
@@ -85,17 +85,3 @@ def label_dtype(num_classes: int) -> torch.dtype:
     if num_classes <= 127:
         return torch.int8
     return torch.int16 if num_classes <= 32_767 else torch.int32
-
-
-def num_processes() -> int:
-    """Return the number of processes of a distributed training, 1 without one."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if distributed else 1
-
-
-def sum_over_processes(counts: Tensor) -> Tensor:
-    """Return an integer tensor summed over all processes. Every process must call it."""
-    if num_processes() > 1:
-        counts = counts.clone()
-        torch.distributed.all_reduce(counts)
-    return counts

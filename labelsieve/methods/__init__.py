@@ -69,9 +69,11 @@ def make(name: str, problem: Problem, criterion: str | None = None, **options: A
     if criterion_class is not None:
         arguments["criterion"] = partial(criterion_class, **of_criterion)
     try:
-        return recipe(problem, **arguments)
+        method = recipe(problem, **arguments)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: {error}") from error
+    method.distributed = problem.distributed
+    return method
 
 
 def summary(name: str) -> str:

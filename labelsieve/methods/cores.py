@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from labelsieve.core.criteria import observed_confidence
 from labelsieve.core.losses import Loss, mask_dropped, weighted_mean
 from labelsieve.core.method import Method
-from labelsieve.core.part import Predict, Weigh, sum_over_processes
+from labelsieve.core.part import Predict, Weigh
 from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean
 
 SMALLEST_PROBABILITY = 1e-8
@@ -41,9 +41,8 @@ class ConfidenceRegularized(Loss):
         self.sieving.fill_(epoch >= self.full)
 
     def end_epoch(self, predict: Predict | None) -> None:
-        counts = sum_over_processes(self.counts)
-        total = counts.sum()
-        self.prior.copy_(torch.where(total > 0, counts / total.clamp(min=1), self.prior))
+        total = self.counts.sum()
+        self.prior.copy_(torch.where(total > 0, self.counts / total.clamp(min=1), self.prior))
         self.counts.zero_()
 
     def beta_at(self, epoch: int) -> float:

@@ -9,7 +9,7 @@ from labelsieve.core.checks import check_choice
 from labelsieve.core.criteria import add_predictions, normalize_rows
 from labelsieve.core.losses import Loss, mask_dropped, weighted_mean
 from labelsieve.core.method import Method
-from labelsieve.core.part import Predict, sum_over_processes
+from labelsieve.core.part import Predict
 from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean
 
 
@@ -62,8 +62,7 @@ class ForwardCorrection(Loss):
     def end_epoch(self, predict: Predict | None) -> None:
         """After the warm-up, compute T from the summed predictions; a class that was never predicted keeps its row."""
         if self.estimate == "stack" and self.epoch + 1 >= self.active_from:
-            sums = sum_over_processes(self.sums).double()
-            self.transition.copy_(normalize_rows(sums.mT, self.transition))
+            self.transition.copy_(normalize_rows(self.sums.double().mT, self.transition))
         self.sums.zero_()
 
     def end_round(self, predict: Predict) -> None:

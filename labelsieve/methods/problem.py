@@ -43,6 +43,7 @@ class Problem:
     warmup: int = 25  # epochs of plain training before the method starts to select
     num_samples: int = 0  # size of the training set, for methods that store values per sample
     seed: int = 0  # of the random numbers that a method draws
+    distributed: bool = True  # if torch.distributed is initialized, select in the batches of all processes together
 
     def __post_init__(self) -> None:
         for name, least in (("num_classes", 2), ("warmup", 0), ("num_samples", 0)):

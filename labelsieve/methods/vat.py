@@ -10,6 +10,7 @@ from labelsieve.core.losses import CrossEntropy
 from labelsieve.core.method import Method
 from labelsieve.core.part import Regularizer
 from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean
+from labelsieve.runtime import random_like
 
 
 @register("vat")
@@ -45,7 +46,7 @@ class VirtualAdversarial(Regularizer):
 
     def adversarial_direction(self, model: nn.Module, inputs: Tensor, fixed: Tensor) -> Tensor:
         """Return the unit vector of each sample in whose direction the prediction changes most."""
-        direction = torch.empty_like(inputs).normal_(generator=self.generator)
+        direction = random_like(inputs, self.generator, lambda drawn: drawn.normal_(generator=self.generator))
         for _ in range(self.iterations):
             step = (self.xi * unit(direction)).requires_grad_()
             (direction,) = torch.autograd.grad(_divergence(fixed, model(inputs + step)), step)

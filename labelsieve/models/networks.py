@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from labelsieve.runtime import derive
+from labelsieve.runtime import derive, random_like
 
 INIT_LOCK = threading.Lock()  # torch's initialisers draw from one generator per process
 
@@ -95,7 +95,7 @@ class Dropout(nn.Module):
             return x
         if self.generator is None:
             return F.dropout(x, self.rate)
-        keep = torch.empty_like(x).bernoulli_(1 - self.rate, generator=self.generator)
+        keep = random_like(x, self.generator, lambda mask: mask.bernoulli_(1 - self.rate, generator=self.generator))
         return x * keep.div_(1 - self.rate)
 
 

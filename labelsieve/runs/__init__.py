@@ -7,7 +7,8 @@
 - read: finished and unfinished runs, without torch
 - find: finished runs by specification; descriptions of unfinished ones
 - tables: comparisons of finished runs as text, Markdown, LaTeX and CSV
+- team: the processes that torchrun started for one command
 - execute: prepare and run an experiment
 """
 
-__all__ = ["data", "execute", "find", "folder", "read", "record", "spec", "tables"]
+__all__ = ["data", "execute", "find", "folder", "read", "record", "spec", "tables", "team"]

@@ -20,6 +20,7 @@ import labelsieve
 from labelsieve import noise
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict, label_dtype
+from labelsieve.core.processes import Processes
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.images import Unusable
 from labelsieve.errors import InputError
@@ -42,7 +43,8 @@ from labelsieve.runs.data import Places, Shelf, encoder_of, gather, source_finge
 from labelsieve.runs.folder import RunFolder, scores_name
 from labelsieve.runs.read import HELD_OUT, TESTED, TRAINED
 from labelsieve.runs.record import errors
-from labelsieve.runs.spec import Experiment
+from labelsieve.runs.spec import Experiment, experiment_from
+from labelsieve.runs.team import Team
 from labelsieve.runtime import device_name, usable_device
 from labelsieve.train import Result, Training, fit
 from labelsieve.train.augment import center_window, window_size
@@ -251,6 +253,7 @@ def run(
     chosen: Row | None = None,
     command: str = "",
     shelf: Shelf | None = None,
+    team: Team | None = None,
 ) -> bool:
     """Train in a run folder, or resume there; return False if the run is already finished.
 
@@ -258,11 +261,14 @@ def run(
         chosen: Settings that were chosen automatically, with reasons, for the record.
         command: The command line that started the run, for messages about resuming.
         shelf: Datasets that are already decoded.
+        team: Processes that train together, of which this is the first; the others `follow`.
     """
     torch.set_num_threads(experiment.threads)
     if prepared is None and is_finished(experiment, path):
         RunFolder(path).require_scores(experiment.scores, experiment.epochs)
         return False
+    if team is not None:
+        _refuse_for_team(experiment, team.processes)
     prepared = prepared or prepare(experiment, shelf or Shelf())
     with RunFolder(path) as folder:
         folder.claim(experiment, prepared.fingerprint, versions(), command, source_fingerprint_of(experiment))
@@ -274,26 +280,65 @@ def run(
             folder.require_scores(experiment.scores, newest[1]["epochs_done"])
         if newest is None:
             folder.record.truncate(0)
-            folder.record.append(_start_row(experiment, prepared) | ({"chosen": chosen} if chosen else {}))
+            together = {"processes": team.processes.count} if team else {}
+            folder.record.append(_start_row(experiment, prepared) | together | ({"chosen": chosen} if chosen else {}))
         if is_linear_head(experiment):
             result = _fit_linear(experiment, prepared, folder.record)
             _write_results(experiment, prepared, result, folder)
             return True
-        result = fit(
-            prepared.make_networks,
-            prepared.method,
-            prepared.train,
-            prepared.test,
-            valid=prepared.valid,
-            training=prepared.training,
-            record=folder.record,
-            checkpoints=folder.checkpoints,
-            watcher=watcher,
-            stop=stop,
-            at_epoch_end=partial(_save_scores, experiment.scores, prepared, folder) if experiment.scores else None,
-        )
+        if team is not None:
+            team.announce({"experiment": experiment.as_dict(), "data": prepared.fingerprint})
+        result = _fit(experiment, prepared, folder, watcher, stop, team)
         _write_results(experiment, prepared, result, folder)
     return True
+
+
+def follow(team: Team) -> None:
+    """Train with the first process of a team, which announces the trainings and writes their results."""
+    shelf = Shelf()
+    for task in team.tasks():
+        experiment = experiment_from(task["experiment"])
+        torch.set_num_threads(experiment.threads)
+        prepared = prepare(experiment, shelf)
+        if prepared.fingerprint != task["data"]:
+            raise InputError(
+                f"{experiment.data} is not the same on every machine: its fingerprint is {prepared.fingerprint} on "
+                f"{platform.node()}, {task['data']} on that of the first process"
+            )
+        _fit(experiment, prepared, None, None, None, team)
+
+
+def _fit(
+    experiment: Experiment,
+    prepared: Prepared,
+    folder: RunFolder | None,
+    watcher: Watcher | None,
+    stop: StopFlag | None,
+    team: Team | None,
+) -> Result:
+    """Train the networks; only the process that writes has a folder."""
+    return fit(
+        prepared.make_networks,
+        prepared.method,
+        prepared.train,
+        prepared.test,
+        valid=prepared.valid,
+        training=prepared.training,
+        record=folder.record if folder else None,
+        checkpoints=folder.checkpoints if folder else None,
+        watcher=watcher,
+        stop=stop,
+        at_epoch_end=partial(_save_scores, experiment.scores, prepared, folder) if experiment.scores else None,
+        processes=team.processes if team else Processes(),
+    )
+
+
+def _refuse_for_team(experiment: Experiment, processes: Processes) -> None:
+    """Refuse settings that need the samples of a batch in one process."""
+    if experiment.forward == "second":
+        raise InputError("--forward second needs the whole batch in one process; run labelsieve train without torchrun")
+    if experiment.batch < processes.count:
+        raise InputError(f"a batch of {experiment.batch} is too small for {processes.count} processes; raise --batch")
 
 
 def is_linear_head(experiment: Experiment) -> bool:
@@ -346,13 +391,20 @@ def _probs_of(networks: nn.Module, data: Trainable, training: Training) -> Tenso
     return torch.cat([probs[0] for probs, _, _ in predict_batches(networks, data, training)])
 
 
-def _save_scores(epochs: Sequence[int], prepared: Prepared, folder: RunFolder, epoch: int, predict: Predict) -> None:
-    """Write the scores of every sample after a requested epoch; later rounds overwrite those of earlier ones."""
+def _save_scores(
+    epochs: Sequence[int], prepared: Prepared, folder: RunFolder | None, epoch: int, predict: Predict
+) -> None:
+    """Write the scores of every sample after a requested epoch; later rounds overwrite those of earlier ones.
+
+    Processes without a folder take part in the predictions only.
+    """
     if epoch not in epochs:
         return
     train = prepared.train
     kind = label_dtype(train.num_classes)
     tensors = sample_scores(prepared.method, predict)
+    if folder is None:
+        return
     tensors["label"] = train.labels.to(kind)
     if train.clean is not None:
         tensors["clean"] = train.clean.to(kind)

@@ -4,6 +4,7 @@
 * ``loop``: ``fit``, the training loop, with its result, progress and signals.
 * ``step``: ``Learner``, one training step; an update that is not finite is undone.
 * ``kernels``: Triton kernels for the small work of a step on a GPU.
+* ``share``: one training in several processes, and batch-norm over all of them.
 * ``graph``: ``GraphRecorder``, which replays steps as CUDA graphs.
 * ``counters``: ``Meters`` and ``Tally``, statistics per epoch and per sample, kept on the device.
 * ``evaluate``: predictions, error rates and per-sample scores in eval mode.

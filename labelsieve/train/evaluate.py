@@ -9,22 +9,26 @@ from torch import Tensor, nn
 from labelsieve.core.criteria import CriteriaPL, observed_confidence, penalty_confidence
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict
+from labelsieve.core.processes import Processes
 from labelsieve.runtime import prediction_batch_size
 from labelsieve.train.augment import center_window, window_size
 from labelsieve.train.graph import GraphRecorder, own_stream
-from labelsieve.train.settings import Samples, Training
+from labelsieve.train.settings import ONE_PROCESS, Samples, Training
+from labelsieve.train.share import staged_share
 
 TOP_CLASSES = 5  # classes stored of each prediction; the remaining probability is negligible
 
 
 @torch.no_grad()
-def predict_batches(networks: nn.Module, data: Samples, training: Training) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield probabilities (N, B, K), labels (B) and index (B) of all samples, in order."""
+def predict_batches(
+    networks: nn.Module, data: Samples, training: Training, processes: Processes = ONE_PROCESS
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield probabilities (N, B, K), labels (B) and index (B) of all samples in order, or of this process's share."""
     networks.eval()
     all_samples = torch.arange(len(data), device=data.labels.device)
     first = 0
-    for count in data.staged(all_samples, prediction_batch_size(data.shape)):
-        index = all_samples[first : first + count]
+    for count in staged_share(data, all_samples, processes.count * prediction_batch_size(data.shape), processes):
+        index = all_samples[first : first + count][processes.rows(count)]
         first += count
         yield _batch_logits(networks, data, training, index).softmax(-1), data.labels[index], index
 
@@ -62,10 +66,21 @@ def sample_scores(method: Method, predict: Predict) -> dict[str, Tensor]:
 
 
 class ErrorRates:
-    """Measures the error rate of each network in percent; its steps can be captured as CUDA graphs."""
+    """Measures the error rate of each network in percent; its steps can be captured as CUDA graphs.
 
-    def __init__(self, networks: nn.Module, data: Samples, training: Training, recorder: GraphRecorder) -> None:
+    Of several processes, each predicts its share of the samples.
+    """
+
+    def __init__(
+        self,
+        networks: nn.Module,
+        data: Samples,
+        training: Training,
+        recorder: GraphRecorder,
+        processes: Processes = ONE_PROCESS,
+    ) -> None:
         self.networks, self.data, self.training, self.recorder = networks, data, training, recorder
+        self.processes = processes
         device = data.labels.device
         self.position = torch.zeros((), dtype=torch.int64, device=device)
         self.wrong = torch.zeros(len(list(networks.children())), dtype=torch.int64, device=device)
@@ -77,14 +92,16 @@ class ErrorRates:
         self.position.zero_()
         self.wrong.zero_()
         all_samples = torch.arange(len(self.data), device=self.position.device)
-        for count in self.data.staged(all_samples, prediction_batch_size(self.data.shape)):
+        size = self.processes.count * prediction_batch_size(self.data.shape)
+        for count in staged_share(self.data, all_samples, size, self.processes):
             self.recorder.run((id(self), count), partial(self._count, count))
-        return [100 * count / len(self.data) for count in self.wrong.tolist()]
+        return [100 * count / len(self.data) for count in self.processes.sum(self.wrong).tolist()]
 
     def _count(self, count: int) -> None:
-        index = self.position + torch.arange(count, device=self.position.device)
-        predicted = _batch_logits(self.networks, self.data, self.training, index).argmax(-1)
-        self.wrong.add_((predicted != self.data.labels[index]).sum(-1))
+        index = (self.position + torch.arange(count, device=self.position.device))[self.processes.rows(count)]
+        if count >= self.processes.count or self.processes.rank == 0:  # of fewer samples, every process has all
+            predicted = _batch_logits(self.networks, self.data, self.training, index).argmax(-1)
+            self.wrong.add_((predicted != self.data.labels[index]).sum(-1))
         self.position.add_(count)
 
 

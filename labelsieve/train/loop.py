@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict
+from labelsieve.core.processes import Processes, gather_predictions
 from labelsieve.errors import Diverged, Stopped
-from labelsieve.runtime import derive, generator
+from labelsieve.runtime import RowsGenerator, derive, generator
 from labelsieve.train.augment import Augment
 from labelsieve.train.checkpoint import Checkpoints, Record, Row, add_prefix, select_prefix
 from labelsieve.train.counters import EpochStats, Meters, Tally
 from labelsieve.train.evaluate import ErrorRates, predict_batches
 from labelsieve.train.graph import GraphRecorder, own_stream
-from labelsieve.train.settings import Samples, Training
+from labelsieve.train.settings import ONE_PROCESS, Samples, Training
+from labelsieve.train.share import staged_share
 from labelsieve.train.step import Learner, step_kernels
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -103,6 +105,7 @@ def fit(
     watcher: Watcher | None = None,
     stop: StopFlag | None = None,
     at_epoch_end: EpochEndHook | None = None,
+    processes: Processes = ONE_PROCESS,
 ) -> Result:
     """Train the networks of every round on the device of the training set, and return the result.
 
@@ -118,10 +121,13 @@ def fit(
         watcher: receives the progress.
         stop: the flag of a caller that runs several trainings; without it, signals to the process stop this training.
         at_epoch_end: called before an epoch counts as done, so that a resumed training misses no call.
+        processes: those that train together, each with a share of every batch. All return the same result; checkpoints
+            are those of the first process, and only it needs any, a record and a watcher.
     """
+    method.distributed = processes.count > 1
     with own_stream(train.labels.device), nullcontext(stop) if stop else StopFlag() as flag:
         run = _TrainingRun(
-            make_networks, method, train, test, valid, training, record, checkpoints, watcher, at_epoch_end
+            make_networks, method, train, test, valid, training, record, checkpoints, watcher, at_epoch_end, processes
         )
         run.resume()
         while run.round < method.rounds:
@@ -145,6 +151,7 @@ class _TrainingRun:
     checkpoints: Checkpoints | None
     watcher: Watcher | None
     at_epoch_end: EpochEndHook | None
+    processes: Processes
     round: int = 0
     epochs_done: int = 0  # in this round
     chosen: ChosenEpoch = field(default_factory=ChosenEpoch)
@@ -161,7 +168,7 @@ class _TrainingRun:
         self.method.end_epoch(self._predict)
         row = self._row(epoch, stats, started)
         if self.at_epoch_end:
-            self.at_epoch_end(epoch + 1, self._predict)
+            self.at_epoch_end(epoch + 1, partial(gather_predictions, self._predict, self.processes))
         self.epochs_done += 1
         self._choose(row)
         self.rows.append(row)
@@ -182,7 +189,7 @@ class _TrainingRun:
 
     def resume(self) -> None:
         """Continue from the newest checkpoint, if there is one."""
-        found = self.checkpoints.newest() if self.checkpoints else None
+        found = self.processes.from_first(self.checkpoints.newest() if self.checkpoints else None)
         if found is None:
             return
         tensors, facts = found
@@ -203,18 +210,24 @@ class _TrainingRun:
     def _start_round(self) -> None:
         self.networks = self.make_networks(self.round)
         self.device = next(self.networks.parameters()).device
-        self.learner = Learner(self.networks, self.method.to(self.device), self.training)
-        self.random = torch.Generator(self.device)
+        self.learner = Learner(self.networks, self.method.to(self.device), self.training, self.processes)
+        several = self.processes.count > 1
+        self.random = RowsGenerator(self.device) if several else torch.Generator(self.device)
         set_generator(self.networks, self.random)
         set_generator(self.method, self.random)
         self.recorder = GraphRecorder(
-            self.device, self.random, enabled=self.training.recorded, clean_up=self.learner.clear_gradients
+            self.device,
+            self.random,
+            enabled=self.training.recorded and not several,
+            clean_up=self.learner.clear_gradients,
         )
+        if several:
+            self.recorder.reason = "several processes"  # they communicate within a step
         settings = self.training
         self.augment = Augment(settings.augment, settings.seed, self.device) if settings.augment else None
         self.steps = Steps(self.learner, self.train, self.recorder, self.augment)
         self.error_rates = {
-            name: ErrorRates(self.networks, data, self.training, self.recorder)
+            name: ErrorRates(self.networks, data, self.training, self.recorder, self.processes)
             for name, data in (("test_error", self.test), ("valid_error", self.valid))
             if data is not None
         }
@@ -270,7 +283,7 @@ class _TrainingRun:
         return order.to(self.train.labels.device)
 
     def _predict(self) -> Any:
-        return predict_batches(self.networks, self.train, self.training)
+        return predict_batches(self.networks, self.train, self.training, self.processes)
 
     def _row(self, epoch: int, stats: EpochStats, started: float) -> Row:
         """Return the line of the record for an epoch."""
@@ -353,21 +366,24 @@ class Steps:
         self.order[: len(order)].copy_(order)
         self.position.zero_()
         self.meters.reset()
-        for count in self.data.staged(order, size):
+        for count in staged_share(self.data, order, size, self.learner.processes):
             learned = self.learner.num_learned(count)  # another number has other shapes, so it needs another graph
             yield partial(self.recorder.run, ("step", count, learned), partial(self.step, count))
 
     def step(self, count: int) -> None:
-        """Learn from the next `count` samples."""
+        """Learn from the next `count` samples, of which this process has its rows."""
         kernels = step_kernels(self.order.device)
         if kernels is None:
             index = self.order[self.position + torch.arange(count, device=self.order.device)]
             labels, clean = self.data.labels[index], None if self.data.clean is None else self.data.clean[index]
         else:
             index, labels, clean = kernels.take(self.order, self.position, count, self.data.labels, self.data.clean)
-        inputs = self.data.inputs(index)
+        rows = self.learner.processes.rows(count)
+        if isinstance(self.recorder.random, RowsGenerator):
+            self.recorder.random.rows, self.recorder.random.total = rows, count
+        inputs = self.data.inputs(index[rows])
         if self.augment is not None:
-            inputs = self.augment(inputs, index)
+            inputs = self.augment(inputs, index[rows])
         outcome = self.learner.step(inputs, labels, index)
         if kernels is not None and type(self.tally) is Tally:
             kernels.count(self.meters, self.tally, self.position, outcome, labels, clean, index)

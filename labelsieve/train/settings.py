@@ -7,6 +7,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from labelsieve.core.processes import Processes
+
+ONE_PROCESS = Processes()
+
 
 class Samples(Protocol):
     """Labelled data that can be trained on or evaluated."""

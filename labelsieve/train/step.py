@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.core.method import Method, Step
+from labelsieve.core.processes import Processes
 from labelsieve.runtime import join_adjacent
-from labelsieve.train.settings import Training
+from labelsieve.train.settings import ONE_PROCESS, Training
+from labelsieve.train.share import Spread
 
 MOST_PIECES = 4  # tensors of gradients of a network that are updated by kernels
 
@@ -25,32 +27,41 @@ class Outcome(NamedTuple):
 class Learner:
     """Everything that a step changes: the networks, their optimizers and the state of the method."""
 
-    def __init__(self, networks: nn.Module, method: Method, training: Training) -> None:
+    def __init__(
+        self, networks: nn.Module, method: Method, training: Training, processes: Processes = ONE_PROCESS
+    ) -> None:
         self.networks = networks
         self.method = method
         self.training = training
-        self.parameters = [_flatten_parameters(network, training) for network in networks.children()]
+        self.processes = processes
+        self.parameters = [
+            _flatten_parameters(network, training) if processes.count == 1 else None for network in networks.children()
+        ]
+        self.spread = Spread(networks, processes)
         self.optimizers = [_make_sgd(network, training) for network in networks.children()]
         self.buffers = [_flatten_buffers(network) for network in networks.children()]
         groups = method.parameter_groups()
         self.own_optimizer = torch.optim.SGD(groups, lr=0.0, fused=True) if groups else None
 
     def step(self, inputs: Tensor, labels: Tensor, index: Tensor) -> Outcome:
-        """Learn from a batch: forward, decide, backward, update the networks and the state of the method."""
+        """Learn from a batch: forward, decide, backward, update the networks and the state of the method.
+
+        Of several processes, each has the inputs of its rows of the batch, and the labels and index of the whole batch.
+        """
         before = [[flat.clone() for flat in buffers] for buffers in self.buffers]
-        kernels = step_kernels(inputs.device)
+        kernels = step_kernels(inputs.device) if self.processes.count == 1 else None
         fused = False
         if self.num_learned(len(labels)) < len(labels):
             step = self._two_pass_step(inputs, labels, index, before)
             step.loss.backward()
         else:
-            logits = self._logits(inputs)
+            logits = self._logits(inputs, len(labels))
             fused = kernels is not None and kernels.decides(self.method, *logits.shape[1:])
             if fused:
                 step, gradient = kernels.decide(self.method, logits, labels)
                 logits.backward(gradient)
             else:
-                step = self.method.step(logits, labels, index)
+                step = self.method.step(self.processes.union(logits.float(), len(labels)), labels, index)
                 self._loss(step, inputs, logits).backward()
         finite = self._update(step, before)
         if fused:
@@ -77,21 +88,21 @@ class Learner:
         for optimizer in (*self.optimizers, *([self.own_optimizer] if self.own_optimizer else [])):
             optimizer.zero_grad(set_to_none=True)
 
-    def _logits(self, inputs: Tensor) -> Tensor:
+    def _logits(self, inputs: Tensor, total: int) -> Tensor:
+        """Return the logits of the inputs, which are rows of a batch of `total` samples."""
         with self.training.autocast(inputs.device):
-            logits: Tensor = self.networks(inputs)
-        return logits
+            return self.spread(inputs, total)
 
     def _two_pass_step(self, inputs: Tensor, labels: Tensor, index: Tensor, before: list[list[Tensor]]) -> Step:
         """Select in a first pass, whose batch-norm statistics are discarded, and learn from a second over the kept."""
         with torch.no_grad():
-            probs = self._logits(inputs).float().softmax(-1)
+            probs = self._logits(inputs, len(inputs)).float().softmax(-1)
             decision = self.method.decide(probs, labels, index)
             for buffers, saved in zip(self.buffers, before, strict=True):
                 for now, then in zip(buffers, saved, strict=True):
                     now.copy_(then)
         chosen = decision.weight[0].argsort(descending=True, stable=True)[: self.num_learned(len(labels))]
-        logits = self._logits(inputs[chosen]).float()
+        logits = self._logits(inputs[chosen], len(chosen)).float()
         target, weight = decision.target[:, chosen], decision.weight[:, chosen]
         losses = self.method.loss(logits, target, weight, labels[chosen], index[chosen])
         return Step(losses.sum(), losses, probs, decision)
@@ -101,7 +112,7 @@ class Learner:
             return step.loss
         with self.training.autocast(inputs.device):
             extra: Tensor = self.method.regularizer(self.networks, inputs, logits)
-        return step.loss + extra
+        return step.loss + extra * self.processes.mean_factor(step.probs.shape[1])
 
     def _update(self, step: Step, before: list[list[Tensor]]) -> Tensor:
         """Update the networks that have finite gradients and a sample to learn from; restore the others.

@@ -13,7 +13,6 @@ from torch import nn
 import labelsieve
 from labelsieve import METHODS, Problem, make
 from labelsieve.core.method import constant_lr
-from labelsieve.core.part import sum_over_processes
 from labelsieve.methods import ORDER
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_loop.md").read_text(encoding="utf-8")
@@ -284,46 +283,6 @@ def test_wrong_number_of_classes_is_an_error_for_every_part(name):
 def test_invalid_problem_is_an_error(wrong, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Problem(**{"num_classes": 3, "noise_rate": 0.2} | wrong)
-
-
-def train_every_second_batch(rank, folder, name):
-    """Train in one of two processes, and save the state and the warnings."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    method = started(name, warmup=1)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        for seed in (rank, rank + 2):
-            method(*batch(seed=seed), torch.arange(12))
-    method.start_epoch(1)
-    mine = torch.tensor([rank + 1])
-    assert (sum_over_processes(mine), mine) == (3, rank + 1)
-    torch.save((method.state_dict(), [str(each.message) for each in found]), f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [("mentornet-prop", "weigh.0.criterion.penalty"), ("f-correction", "loss.transition"), ("cores", "loss.prior")],
-)
-def test_tables_are_computed_from_the_batches_of_all_processes(name, table, tmp_path):
-    torch.multiprocessing.spawn(train_every_second_batch, (str(tmp_path), name), nprocs=2)
-    alone = started(name, warmup=1)
-    for seed in range(4):
-        alone(*batch(seed=seed), torch.arange(12))
-    alone.start_epoch(1)
-    for rank in range(2):
-        state, messages = torch.load(tmp_path / f"{rank}.pt")
-        assert torch.equal(state[table], alone.state_dict()[table]) and not messages
-        assert not torch.equal(state[table], started(name).state_dict()[table])
-
-
-def test_several_processes_cause_a_warning_if_values_are_stored_per_sample(tmp_path):
-    torch.multiprocessing.spawn(train_every_second_batch, (str(tmp_path), "elr"), nprocs=2)
-    for rank in range(2):
-        (message,) = torch.load(tmp_path / f"{rank}.pt")[1]
-        assert message.startswith(
-            "this method stores values per sample, and each process stores those of its own samples"
-        )
 
 
 def test_index_outside_the_trusted_samples_is_an_error():

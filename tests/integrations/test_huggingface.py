@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset, IterableDataset
 
 from labelsieve import Problem, make
+from tests.together import together
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+accelerate = pytest.importorskip("accelerate")
 adapter = pytest.importorskip("labelsieve.integrations.huggingface")
 INDEX = "labelsieve_index"
 
@@ -419,3 +420,38 @@ def test_documentation_example_runs(tmp_path, monkeypatch):
     space = {}
     exec(code, space)
     assert space["method"].weigh[0].kept_share == pytest.approx(0.8)
+
+
+def in_two_processes(folder, name):
+    """Train in one of two processes, save after each epoch, and resume from the first epoch."""
+    rank = str(torch.distributed.get_rank())
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for kind in (accelerate.state.AcceleratorState, accelerate.state.PartialState, accelerate.state.GradientState):
+        kind._reset_state()
+    whole = unions(folder, name, BATCH // 2, save_strategy="epoch")
+    return whole, unions(folder, name, BATCH // 2, resume=str(folder / f"checkpoint-{STEPS}"))
+
+
+def unions(folder, name, size, resume=None, **others):
+    """Return the states of model and method after a training with batches of this size."""
+    plain = {"optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+    backend = {"ddp_backend": "gloo"} if size < BATCH else {}
+    trainer = trainer_of(
+        folder, method_of(name), epochs=2, per_device_train_batch_size=size, **plain, **backend, **others
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return copied(trainer.model), copied(trainer.method)
+
+
+@pytest.mark.parametrize("name", ["mentornet-prop", "sop"])
+def test_two_processes_equal_one_with_the_union_of_their_batches(name, tmp_path):
+    alone = unions(tmp_path / "one", name, BATCH)
+    two = together(2, tmp_path, in_two_processes, tmp_path / "two", name)
+    for which, state in enumerate(alone):
+        for key, value in state.items():
+            (whole, resumed), (other, _) = two
+            scale = 2**36 if key.endswith(("sums", "columns")) else 1
+            assert torch.allclose(value.double(), whole[which][key].double(), atol=1e-4 * scale), key
+            assert torch.equal(whole[which][key], other[which][key]), key
+            assert torch.equal(whole[which][key], resumed[which][key]), key

@@ -27,7 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "features": {"audit", "data", "errors", "files", "models", "runtime"},
     "quality": {"audit", "data", "errors", "features"},
     "runs": {"data", "errors", "features", "files", "methods", "noise", "progress", "runtime", "train"},
-    "predict": {"data", "errors", "features", "models", "runs", "runtime", "train"},
+    "predict": {"data", "errors", "features", "files", "models", "runs", "runtime", "train"},
     "__init__": {"core", "methods", "predict", "quality"},  # the public names, imported when they are used
     "runs.execute": {
         *("__init__", "core", "data", "errors", "features", "methods", "models", "noise", "predict", "runs"),

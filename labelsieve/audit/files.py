@@ -1,4 +1,4 @@
-"""Files of an audit: labels.csv, labels.parquet, summary.json, gallery.jsonl with thumbnails, and exports.
+"""Files of an audit: labels.csv, labels.parquet, summary.json, gallery.jsonl with thumbnails, a seal, and exports.
 
 `write_audit` writes them all and prints a summary. The exports are files for cleanlab, Label Studio and FiftyOne, and a
 label file with corrected labels.
@@ -20,7 +20,7 @@ from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import Findings, span
 from labelsieve.audit.guesses import Array
 from labelsieve.audit.others import NONE, OtherIssues
-from labelsieve.files import disk_error, refuse_others, write_atomically
+from labelsieve.files import DONE, disk_error, refuse_links, refuse_others, write_atomically, write_seal
 from labelsieve.text import escape_cell, format_quality, percent, printable
 
 Views = Mapping[int, Mapping[str, Any]]  # by position: the contents of a sample, under one of VIEW_KINDS
@@ -55,19 +55,21 @@ def write_audit(
     texts: Sequence[str] | None = None,
     export: Sequence[str] = (),
 ) -> None:
-    """Write all files of an audit, the summary last, and print the result.
+    """Write all files of an audit, the summary and the seal last, and print the result.
 
     `made` holds facts about the audit for summary.json, `penalty` (K, K) the penalty labels of the run, `texts` (n) the
     samples themselves if they are texts, `export` the names of additional formats (keys of EXPORTS).
     """
     exports = [EXPORTS[name][0] for name in export]
     written = [(*COLUMNS, *besides, *text) for besides in ((), OTHER_COLUMNS) for text in ((), ("text",))]
+    refuse_links(out)
     refuse_others(out / "labels.csv", *map(",".join, written))
     if not (out / "labels.csv").exists():  # no audit is here: it would have written this file first
         for name in ("labels.parquet", "gallery.jsonl", "summary.json", *exports):
             refuse_others(out / name)
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / DONE).unlink(missing_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):
             old.unlink()
         shown = gallery_kinds(findings)
@@ -87,6 +89,8 @@ def write_audit(
         write_atomically(out / file, content(findings, views))
     facts = summary(findings, penalty, made)
     write_atomically(out / "summary.json", _json_bytes(facts))
+    images = (view["image"] for view in views.values() if "image" in view)
+    write_seal(out / DONE, ["labels.csv", "gallery.jsonl", "summary.json", *images])
     print(terminal_summary(findings, facts, texts))
     print(f"\n{len(findings):,} samples in {out}: {', '.join(['labels.csv', *exports])}")
 

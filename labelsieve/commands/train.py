@@ -62,11 +62,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
+    from labelsieve.runs.find import refuse_running
+
+    if options.out is not None:
+        refuse_running(options.out)  # before torch is imported
     from labelsieve.auto.train import (
         Runner,
         forecast,
         is_finished_request,
         make_request,
+        mend,
         print_finished,
         request_facts,
         save_request,
@@ -79,10 +84,12 @@ def run(options: Namespace) -> None:
     if options.backbone is None and options.model is None:
         experiment = with_default_backbone(experiment, options.finetune)
     path = options.out or Path("runs") / (experiment.name() + ("-auto" if noise_is_unknown else ""))
+    refuse_running(path)
+    damaged = not options.dry_run and mend(path)
     shelf = Shelf()
     unsettled = shared.open_settings(options)
     facts = request_facts(experiment, unsettled, options.method, options.final, options.finetune)
-    if not options.dry_run and is_finished_request(path, facts):
+    if not options.dry_run and not damaged and is_finished_request(path, facts):
         print_finished(path)
     else:
         request = make_request(
@@ -99,7 +106,8 @@ def run(options: Namespace) -> None:
             return
         train(request, path, Runner(shelf, options.command_line))
         save_request(path, facts)
-    _finish(path, shelf, automatic=noise_is_unknown)
+    audited = (path / "audit" / "labels.csv").exists() and not (path / "audit" / "summary.json").exists()
+    _finish(path, shelf, options.cache, automatic=noise_is_unknown or audited)
 
 
 def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
@@ -119,14 +127,14 @@ def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
     return experiment_for(settings.pop("data"), **settings), rate is None
 
 
-def _finish(path: Path, shelf: "Shelf", automatic: bool) -> None:
-    """Write the report of an automatic run, and print the next commands."""
+def _finish(path: Path, shelf: "Shelf", cache: str | None, automatic: bool) -> None:
+    """Write the report of an automatic run, or one whose audit was damaged, and print the next commands."""
     from labelsieve.auto.audit import audit_run
     from labelsieve.report.page import write_report
 
     quoted = shlex.quote(str(path))
     if automatic:
-        print(f"report: {write_report((path,), None, 200, partial(audit_run, shelf=shelf))}")
+        print(f"report: {write_report((path,), None, 200, partial(audit_run, shelf=shelf, cache=cache))}")
         print(f"review the suspect labels: labelsieve review {quoted}")
     else:
         print(f"audit the labels and write a report: labelsieve report {quoted}")

@@ -1,7 +1,6 @@
 """Results of an audit, read from summary.json and gallery.jsonl for the report."""
 
 import base64
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.errors import InputError
+from labelsieve.files import parse_json, read_verified, verified
 from labelsieve.review.decisions import ReviewProgress, review_progress
 from labelsieve.review.suspects import Sample, Suspect, read_gallery
 from labelsieve.runs.read import Array, audit_folder
@@ -98,7 +98,7 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
     if not path.exists():
         return None
     try:
-        summary = json.loads(path.read_bytes())
+        summary = parse_json(read_verified(path))
         counts = summary.get("other_issues")
         gallery, pairs, outliers = _shown(read_gallery(run) if path.with_name("gallery.jsonl").exists() else [], limit)
         return AuditResults(
@@ -178,7 +178,7 @@ class _Cards:
 
 def _data_url(path: Path) -> str:
     """Return a WebP image as a data: URL; empty for any other file."""
-    content = path.read_bytes() if path.is_file() else b""
+    content = path.read_bytes() if verified(path).is_file() else b""
     if content[:4] != b"RIFF" or content[8:12] != b"WEBP":
         return ""
     return "data:image/webp;base64," + base64.b64encode(content).decode()

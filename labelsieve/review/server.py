@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from labelsieve.errors import InputError, LabelsieveError, ResourceError
+from labelsieve.files import verified
 from labelsieve.review.state import RequestError, ReviewState
 from labelsieve.review.suspects import IMAGE_TYPES
 
@@ -115,9 +116,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if thumbnail := re.fullmatch(r"/thumbs/([0-9]{1,12})", path):
             image = self.server.state.image_path(int(thumbnail[1]))
             try:
-                return _Reply(image.read_bytes(), IMAGE_TYPES[image.suffix])
-            except OSError:
-                raise RequestError(404, "the image file is missing") from None
+                return _Reply(verified(image).read_bytes(), IMAGE_TYPES[image.suffix])
+            except (OSError, InputError):
+                raise RequestError(404, "the image file is missing or damaged") from None
         raise RequestError(404, "nothing at this address")
 
     def _post(self, path: str, query: dict[str, list[str]]) -> _Reply:

@@ -31,8 +31,9 @@ from labelsieve.data.sets import Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, find_backbone
 from labelsieve.features.embed import load_embedded
+from labelsieve.files import verified
 from labelsieve.progress import Counting
-from labelsieve.runs.read import read_json
+from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import Experiment
 from labelsieve.runtime import generator
 from labelsieve.train.augment import window_size
@@ -162,7 +163,7 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
 
 def _corrected(file: str, train: Trainable) -> Tensor:
     """Read corrected labels (n), or class probabilities (n, K), for a training set."""
-    if Path(file).suffix == ".npy" and (found := load_npy(Path(file))).ndim == 2:
+    if Path(file).suffix == ".npy" and (found := load_npy(verified(Path(file)))).ndim == 2:
         if found.shape != (len(train), train.num_classes):
             raise InputError(f"{file} has shape {found.shape}, {(len(train), train.num_classes)} is needed")
         return torch.from_numpy(found.astype(np.float32))
@@ -335,7 +336,7 @@ def refuse_changed_files(done: Sequence[tuple[Experiment, Path]], shelf: Shelf) 
     """
     readings = {(run.data, run.labels, reading_of(run)): (run, folder) for run, folder in done if files_of(run)}
     for run, folder in readings.values():
-        head = read_json(folder / "spec.json")
+        head = read_head(folder)
         source = source_fingerprint_of(run)
         if source is not None and source == head.get("source"):
             continue

@@ -268,8 +268,8 @@ def run(
             folder.require_scores(experiment.scores, experiment.epochs)
             return False
         newest = folder.checkpoints.newest()
-        if newest is not None and newest[1]["round"] == prepared.method.rounds - 1:
-            folder.require_scores(experiment.scores, newest[1]["epochs_done"])
+        if newest is not None and newest[1].get("round") == prepared.method.rounds - 1 and experiment.scores:
+            folder.require_scores(experiment.scores, int(newest[1]["epochs_done"]))
         if newest is None:
             folder.record.truncate(0)
             folder.record.append(_start_row(experiment, prepared) | ({"chosen": chosen} if chosen else {}))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict
-from labelsieve.errors import Diverged, Stopped
+from labelsieve.errors import Diverged, InputError, Stopped
 from labelsieve.runtime import derive, generator
 from labelsieve.train.augment import Augment
 from labelsieve.train.checkpoint import Checkpoints, Record, Row, add_prefix, select_prefix
@@ -185,10 +185,24 @@ class _TrainingRun:
         found = self.checkpoints.newest() if self.checkpoints else None
         if found is None:
             return
-        tensors, facts = found
-        if self.record:
-            self.record.truncate(facts["record_size"])
+        try:
+            self._restore(*found)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            assert self.checkpoints is not None
+            raise InputError(
+                f"{self.checkpoints.folder} does not fit this training; delete that folder and run the command again"
+            ) from error
+
+    def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Take over the state of a checkpoint."""
         self.round, self.epochs_done, self.rows = facts["round"], facts["epochs_done"], facts["rows"]
+        known = self.round < self.method.rounds and self.epochs_done <= self.training.epochs
+        if not known or len(self.rows) != self.round * self.training.epochs + self.epochs_done:
+            raise ValueError("the checkpoint is of another training")
+        if self.record and "record" in facts:
+            self.record.restore(facts["record"])
+        elif self.record:  # a checkpoint of an older version
+            self.record.truncate(facts["record_size"])
         self._start_round()
         self.networks.load_state_dict(select_prefix("networks", tensors))
         self.method.load_state_dict(select_prefix("method", tensors))
@@ -315,7 +329,7 @@ class _TrainingRun:
             "epochs_done": self.epochs_done,
             "chosen_epoch": self.chosen.epoch,
             "chosen_error": self.chosen.valid_error,
-            "record_size": self.record.size() if self.record else 0,
+            "record": self.record.text() if self.record else "",
             "rows": self.rows,
         }
         self.checkpoints.save(self.round * self.training.epochs + self.epochs_done, tensors, facts)

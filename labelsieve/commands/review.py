@@ -3,6 +3,8 @@
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from pathlib import Path
 
+from labelsieve.commands import options as shared
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
@@ -15,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--export", type=Path, metavar="FILE", help="write all labels with the decisions applied to this .csv, and stop"
     )
     parser.add_argument(
-        "--port", type=int, metavar="N", help="port of the page, on this machine only. Default: a free one"
+        "--port", type=shared.integer, metavar="N", help="port of the page, on this machine only. Default: a free one"
     )
     parser.add_argument("--browser", action=BooleanOptionalAction, default=True, help="open the page in the browser")
 

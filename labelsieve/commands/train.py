@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
 from labelsieve.runs.spec import Experiment, experiment_for, parse_options
+from labelsieve.text import parse_integer, parse_number
 
 if TYPE_CHECKING:
     from labelsieve.runs.data import Shelf
@@ -26,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="method; see `labelsieve methods`. Default: mentornet-prop, or chosen by the noise that is found",
     )
     parser.add_argument("--criterion", metavar="NAME", help="ol, pl, all or margin. Default: that of the method")
-    parser.add_argument("--lam", type=float, metavar="λ", help="weight of the penalty label in Criteria_ALL")
+    parser.add_argument("--lam", type=shared.number, metavar="λ", help="weight of the penalty label in Criteria_ALL")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="option of the method; repeatable"
     )
@@ -52,13 +53,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--scores", default="", metavar="EPOCHS", help="save the scores of all samples after these epochs"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed. Default: 0")
+    parser.add_argument("--seed", type=shared.integer, default=0, metavar="N", help="random seed. Default: 0")
     parser.add_argument("--dry-run", action="store_true", help="print the stages and the estimated time; train nothing")
     shared.add_reading(parser, streaming=True)
     shared.add_noise(parser)
     shared.add_training(parser)
     machine = shared.add_machine(parser)
-    machine.add_argument("--threads", type=int, metavar="N", help="CPU threads. Default: all cores")
+    machine.add_argument("--threads", type=shared.integer, metavar="N", help="CPU threads. Default: all cores")
 
 
 def run(options: Namespace) -> None:
@@ -145,7 +146,7 @@ def _noise_rate(options: Namespace) -> float | None:
     shared.check_noise(options.noise, options.rate)
     if options.noise_rate is not None:
         try:
-            return None if options.noise_rate == "auto" else float(options.noise_rate)
+            return None if options.noise_rate == "auto" else parse_number(options.noise_rate)
         except ValueError:
             raise InputError(
                 f"--noise-rate must be a number from 0 to 1, or auto, got {options.noise_rate!r}"
@@ -165,6 +166,6 @@ def _method_options(options: Namespace) -> tuple[tuple[str, object], ...]:
 def _epoch_numbers(text: str) -> tuple[int, ...]:
     """ "25,40" -> (25, 40)"""
     try:
-        return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
+        return tuple(sorted({parse_integer(number) for number in text.split(",")})) if text else ()
     except ValueError:
         raise InputError(f"--scores takes epochs separated by commas, such as 25,40, got {text!r}") from None

@@ -36,6 +36,7 @@ from labelsieve.progress import Counting
 from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import Experiment
 from labelsieve.runtime import generator
+from labelsieve.text import parse_integer
 from labelsieve.train.augment import window_size
 
 
@@ -255,7 +256,10 @@ def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Te
 def _parsed_map(text: str) -> dict[int, int]:
     """ "9:1,2:0" -> {9: 1, 2: 0}"""
     try:
-        return {int(true): int(observed) for true, observed in (pair.split(":") for pair in text.split(","))}
+        return {
+            parse_integer(true): parse_integer(observed)
+            for true, observed in (pair.split(":") for pair in text.split(","))
+        }
     except ValueError as error:
         raise InputError(f"write a noise map as true:observed pairs such as 9:1,2:0, got {text!r}") from error
 

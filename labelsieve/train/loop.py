@@ -276,9 +276,7 @@ class _TrainingRun:
         order = torch.randperm(len(self.train), generator=random)
         left_over = len(order) % self.training.batch
         drop_last = self.method.drop_last or self.training.drop_last
-        modules = self.networks.modules()
-        has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
-        drop = drop_last or (left_over == 1 and has_batch_norm)
+        drop = drop_last or (left_over == 1 and has_batch_norm(self.networks))
         if drop and left_over < len(order):
             order = order[: len(order) - left_over]
         return order.to(self.train.labels.device)
@@ -359,7 +357,7 @@ class Steps:
         device = data.labels.device
         self.meters = Meters(learner.method.networks, data.num_classes, device)
         self.tally = Tally(learner.method, len(data), device)
-        self.order = torch.empty(len(data) + learner.training.batch, dtype=torch.int64, device=device)
+        self.order = torch.empty(len(data) + min(learner.training.batch, len(data)), dtype=torch.int64, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
 
     def epoch(self, order: Tensor, size: int) -> Iterator[Callable[[], None]]:
@@ -402,6 +400,11 @@ def independent_batches(samples: int, batch: int, random: torch.Generator) -> Te
 def _copy_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return detached copies."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def has_batch_norm(network: nn.Module) -> bool:
+    """Return whether a network has batch-norm, which cannot learn from a single sample."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
 
 
 def set_generator(modules: nn.Module, random: torch.Generator) -> None:

@@ -1,8 +1,8 @@
 """Files: written atomically and never over the user's own work, and checked when they are read back.
 
 A *seal* lists files of its folder with their SHA-256 in the format of `sha256sum`, and ends with a digest of its own
-lines. The seal of a folder is named `done`, that of a single file FILE.sha256. Files without a seal, such as those of
-older versions, are read unchecked.
+lines. The seal of a run is its file `done`, that of another folder is named sha256sums, that of a single file
+FILE.sha256. Files without a seal, such as those of older versions, are read unchecked.
 """
 
 import errno
@@ -17,7 +17,7 @@ from typing import Any
 
 from labelsieve.errors import InputError, ResourceError
 
-DONE = "done"  # name of the seal of a folder
+DONE, SUMS = "done", "sha256sums"  # names of the seal of a run, and of another folder
 THUMBS = "thumbs"  # folder of images in an audit; its files are in the seal of the audit
 OWN_DIGEST = "# sha256 of the lines above: "
 
@@ -117,7 +117,7 @@ def read_seal(seal: Path) -> dict[str, str]:
 def verified(file: Path) -> Path:
     """Return the path of a file to read; refuse it if it differs from its seal, or is listed there and missing."""
     folder = file.parent.parent if file.parent.name == THUMBS else file.parent
-    for seal in (_own_seal(file), folder / DONE):
+    for seal in (_own_seal(file), folder / DONE, folder / SUMS):
         digest = read_seal(seal).get(str(file.relative_to(seal.parent)))
         if digest is not None:
             if reason := _fault(file, digest):

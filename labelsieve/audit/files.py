@@ -20,7 +20,7 @@ from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import Findings, span
 from labelsieve.audit.guesses import Array
 from labelsieve.audit.others import NONE, OtherIssues
-from labelsieve.files import DONE, disk_error, refuse_links, refuse_others, write_atomically, write_seal
+from labelsieve.files import SUMS, disk_error, refuse_links, refuse_others, write_atomically, write_seal
 from labelsieve.text import escape_cell, format_quality, percent, printable
 
 Views = Mapping[int, Mapping[str, Any]]  # by position: the contents of a sample, under one of VIEW_KINDS
@@ -69,7 +69,7 @@ def write_audit(
             refuse_others(out / name)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / DONE).unlink(missing_ok=True)
+        (out / SUMS).unlink(missing_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):
             old.unlink()
         shown = gallery_kinds(findings)
@@ -90,7 +90,7 @@ def write_audit(
     facts = summary(findings, penalty, made)
     write_atomically(out / "summary.json", _json_bytes(facts))
     images = (view["image"] for view in views.values() if "image" in view)
-    write_seal(out / DONE, ["labels.csv", "gallery.jsonl", "summary.json", *images])
+    write_seal(out / SUMS, ["labels.csv", "gallery.jsonl", "summary.json", *images])
     print(terminal_summary(findings, facts, texts))
     print(f"\n{len(findings):,} samples in {out}: {', '.join(['labels.csv', *exports])}")
 

@@ -39,7 +39,7 @@ from labelsieve.data.sets import Texts
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import OWN_NORMALISE
 from labelsieve.features.installed import PACKAGES, default_backbone
-from labelsieve.files import DONE, faults, write_atomically, write_sealed
+from labelsieve.files import DONE, SUMS, faults, write_atomically, write_sealed
 from labelsieve.methods import Problem, make, options_of
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_networks, make_placeholder, move_to_device
@@ -238,10 +238,10 @@ def mend(path: Path) -> bool:
     seals = [path / DONE, *(seal for name in STAGE_FOLDERS for seal in sorted((path / name).glob(f"[0-9]*/{DONE}")))]
     reopened = [RunFolder(seal.parent).reopen_damaged() for seal in seals]
     for folder, again in ((path / HEADS, "judged"), (path / "audit", "audited")):
-        if found := faults(folder / DONE):
+        if found := faults(folder / SUMS):
             file, reason = next(iter(found.items()))
             print(f"{file} {reason}; the labels are {again} again", file=sys.stderr)
-            for name in (SUMMARY, DONE):
+            for name in (SUMMARY, SUMS):
                 (folder / name).unlink(missing_ok=True)
             reopened.append(True)
     return any(reopened) or bool(faults(path / DONE))

@@ -343,7 +343,7 @@ def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: _Tabl
     try:
         values = [record[column] for column, _ in numbers]
         unusual = "_" in (joined := "".join(values)) or not joined.isascii()
-        cells.values.extend(map(parse_number if unusual else float, values))
+        cells.values.extend(list(map(parse_number if unusual else float, values)))
     except ValueError:
         cells.values.extend([0.0] * len(numbers))
         cells.faults[len(cells.rows)] = next(

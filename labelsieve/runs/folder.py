@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.files import DONE, disk_error, faults, refuse_no_folder, write_atomically, write_seal
+from labelsieve.files import DONE, SUMS, disk_error, faults, refuse_no_folder, write_atomically, write_seal
 from labelsieve.runs.read import CORRECTED, HEADS, JUDGMENT, STAGE_FOLDERS, check_folder, in_use
 from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import NOT_IN_NAME, Experiment, with_defaults
@@ -146,7 +146,7 @@ class RunFolder:
     def finish(self) -> None:
         """Mark the run as finished by the digests of its files and those of its stages, and delete its checkpoints."""
         names = ["spec.json", "record.jsonl", CORRECTED, *(file.name for file in self.path.glob("*.safetensors"))]
-        stages = [self.path / HEADS / DONE, *(stage for name in STAGE_FOLDERS for stage in self._seals(name))]
+        stages = [self.path / HEADS / SUMS, *(stage for name in STAGE_FOLDERS for stage in self._seals(name))]
         names += [str(stage.relative_to(self.path)) for stage in stages]
         write_seal(self.path / DONE, [name for name in names if (self.path / name).exists()])
         self.checkpoints.clear()

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from labelsieve.errors import InputError
-from labelsieve.files import DONE, faults, how_to_mend, parse_json, read_seal, refuse_links, verified
+from labelsieve.files import DONE, how_to_mend, parse_json, read_seal, refuse_links, verified
 from labelsieve.runs.record import read_head, read_rows, refuse_incomplete
 
 Array = np.ndarray[Any, Any]
@@ -154,13 +154,6 @@ def refuse_missing(run: Path) -> None:
         for name in listed:
             if "/" in name:
                 verified(run / name)
-
-
-def damages(run: Path) -> dict[Path, str]:
-    """Return all files of a finished run, its stages and its audit that are damaged or missing, with the reason."""
-    seals = [run / DONE, run / HEADS / DONE, run / "audit" / DONE]
-    seals += [seal for name in STAGE_FOLDERS for seal in sorted((run / name).glob(f"*/{DONE}"))]
-    return {file: reason for seal in seals for file, reason in faults(seal).items()}
 
 
 def plain_command(command: str) -> str:

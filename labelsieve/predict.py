@@ -27,7 +27,7 @@ from labelsieve.files import parse_json, verified
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
 from labelsieve.runs.read import check_folder
-from labelsieve.runs.spec import MOST
+from labelsieve.runs.spec import CHOICES, MOST
 from labelsieve.runtime import prediction_batch_size, usable_device
 from labelsieve.train.checkpoint import select_prefix
 
@@ -61,17 +61,20 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
                 f"{path} has a network from user code: pass --model {name} (in Python, model={name!r}) to import it"
             )
         shape, classes = _checked_shape(about["shape"]), [str(each) for each in about["classes"]]
+        columns = [str(each) for each in about.get("columns") or ()]
+        normalise = str(about.get("normalise", "image"))
+        if normalise not in CHOICES["normalise"] or len(columns) not in (0, shape[0]):
+            raise ValueError("normalise or columns cannot be used")
         make_one = partial(make_model, name, shape, len(classes))
         _refuse_other_sizes(make_one, name, weights)
         network = make_placeholder(make_one)
         network.load_state_dict(weights)
     except InputError:
         raise
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
     network = network.to(usable_device(device))
-    normalise, columns = str(about.get("normalise", "image")), about.get("columns")
-    return Predictor(network, shape, classes, normalise, columns and [str(each) for each in columns], backbone)
+    return Predictor(network, shape, classes, normalise, columns, backbone)
 
 
 def _checked_shape(shape: Sequence[Any]) -> tuple[int, ...]:

@@ -169,8 +169,9 @@ def refuse_links(folder: Path) -> None:
     root = folder.resolve()
     pending = [root] if root.is_dir() else []
     while pending:
-        for entry in os.scandir(pending.pop()):
-            mode = entry.stat(follow_symlinks=False).st_mode
+        with os.scandir(pending.pop()) as entries:
+            found = [(entry, entry.stat(follow_symlinks=False).st_mode) for entry in entries]
+        for entry, mode in found:
             if stat.S_ISDIR(mode):
                 pending.append(Path(entry.path))
             elif stat.S_ISLNK(mode) and not Path(entry.path).resolve().is_relative_to(root):

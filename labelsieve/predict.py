@@ -53,6 +53,7 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         backbone = None
         if about.get("backbone"):
+            _checked_shape([3, *[about["backbone"]["size"] or 1] * 2])
             backbone = restore_backbone(about["backbone"], select_prefix("backbone", weights), device)
             weights = {name: tensor for name, tensor in weights.items() if not name.startswith("backbone/")}
         name = about["model"]

@@ -75,7 +75,7 @@ def kill_training(argv: list[str], run: Path, cache: Path, length: float, chance
     for kills in itertools.count():
         process = start([*argv, "--out", str(run)], cache)
         if kills < KILLS:
-            time.sleep(chance.uniform(0.2, 1.0) * length)
+            time.sleep(chance.uniform(0.15, 0.6) * length)
             process.kill()
         output, _ = process.communicate()
         if process.returncode != -signal.SIGKILL:

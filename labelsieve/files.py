@@ -114,14 +114,14 @@ def read_seal(seal: Path) -> dict[str, str]:
         raise InputError(f"cannot read {seal}: {error.strerror}") from error
 
 
-def verified(file: Path) -> Path:
+def verified(file: Path, seal: Path | None = None) -> Path:
     """Return the path of a file to read; refuse it if it differs from its seal, or is listed there and missing."""
     folder = file.parent.parent if file.parent.name == THUMBS else file.parent
-    for seal in (_own_seal(file), folder / DONE, folder / SUMS):
-        digest = read_seal(seal).get(str(file.relative_to(seal.parent)))
+    for place in (seal,) if seal else (_own_seal(file), folder / DONE, folder / SUMS):
+        digest = read_seal(place).get(str(file.relative_to(place.parent)))
         if digest is not None:
             if reason := _fault(file, digest):
-                raise InputError(f"{file} {reason} (its SHA-256 is in {seal}); {how_to_mend(file)}")
+                raise InputError(f"{file} {reason} (its SHA-256 is in {place}); {how_to_mend(file)}")
             break
     return file
 

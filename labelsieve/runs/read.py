@@ -153,7 +153,7 @@ def refuse_missing(run: Path) -> None:
     if not missing:
         for name in listed:
             if "/" in name:
-                verified(run / name)
+                verified(run / name, run / DONE)
 
 
 def plain_command(command: str) -> str:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labelsieve.train.checkpoint import Checkpoints
-from tests.fuzz.damage import DAMAGES, Damage
+from tests.fuzz.damage import DAMAGES, Damage, damageable
 from tests.fuzz.seeds import COMMANDS, copy_of, expected, outcome, seed_run
 
 EXAMPLES = int(os.environ.get("LABELSIEVE_FUZZ", "0"))  # examples per test; 0: a few, always the same ones
@@ -79,6 +79,17 @@ def test_one_bit_flips_of_a_manifest_are_refused_or_harmless():
             refused += 1
             assert found["epochs_done"] == before["epochs_done"] and len(said) == 1, bit
     assert refused > 0.9 * (8 * len(content) // (1 if EXAMPLES else 37))
+
+
+def test_without_the_checks_the_property_fails(monkeypatch):
+    """Check the tests above: a changed weight would change predictions in silence."""
+    monkeypatch.setattr("labelsieve.files._fault", lambda file, digest: "")
+    run = seed_run("finished")
+    model = damageable(run).index(run / "model.safetensors")
+    size = (run / "model.safetensors").stat().st_size
+    with pytest.raises(AssertionError, match="silently differs"):
+        for place in range(size - 3, size - 800, -4):  # bits of exponents
+            check("predict", "finished", Damage("flip", model, place, 6))
 
 
 def test_the_runs_are_what_they_are_called():

@@ -119,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=TRAININGS, default=list(TRAININGS), help="trainings to kill")
     options = parser.parse_args()
     chance, end, counts = random.Random(options.seed), time.monotonic() + 60 * options.minutes, Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
@@ -128,11 +129,10 @@ def main() -> None:
         shutil.copytree(seed_run("finished"), reviewed)
         (reviewed / "review" / "decisions.jsonl").unlink()
         whole: dict[str, tuple[dict[str, object], float]] = {}
-        kinds = [kind for kind in TRAININGS if kind != "embedding" or default_backbone("images")]
+        kinds = [kind for kind in options.only if kind != "embedding" or default_backbone("images")]
         for round_number in itertools.count():
             for kind in kinds:
                 if time.monotonic() > end:
-                    print(dict(counts), flush=True)
                     return
                 argv = ["train", "photos" if kind == "embedding" else str(data), *TRAININGS[kind]]
                 if kind not in whole:
@@ -142,12 +142,13 @@ def main() -> None:
                 kills = kill_training(argv, run, cache, whole[kind][1], chance)
                 assert ending(run) == whole[kind][0], f"{kind} ended differently after {kills} kills"
                 counts += Counter({f"{kind} runs": 1, f"{kind} kills": kills})
+                print(dict(counts), flush=True)
                 shutil.rmtree(run)
             for _ in range(5):
                 counts += Counter({"review kills": 1, "decisions": kill_review(reviewed, place / "cache", chance)})
+                print(dict(counts), flush=True)
             code, _, errors = quietly(["review", str(reviewed), "--export", str(place / "out.csv")])
             assert code == 0, errors
-            print(dict(counts), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test fuzz lint types format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/labelsieve demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 -rs
+
+# `make test` tries a few damages, always the same ones; this tries many random ones and kills real processes.
+EXAMPLES ?= 300
+MINUTES ?= 10
+
+fuzz: $(VENV)/.ready
+	LABELSIEVE_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz
+	$(BIN)/python -m tests.fuzz.kills --minutes $(MINUTES) --seed $$(date +%s)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

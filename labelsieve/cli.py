@@ -1,5 +1,6 @@
 """The command line: find the command, parse its options, run it, and turn errors into one line and an exit code."""
 
+import errno
 import os
 import shlex
 import sys
@@ -11,9 +12,13 @@ from typing import NoReturn
 
 import labelsieve
 from labelsieve.commands import COMMANDS
-from labelsieve.errors import InputError, LabelsieveError, nearest, unexpected
+from labelsieve.errors import InputError, LabelsieveError, is_out_of_memory, nearest, unexpected
 
 RESUMABLE = ("train", "embed", "table", "compare", "figure", "demo")  # commands that resume when run again
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk
+LONGEST_LINE = 2000  # characters of a message
 
 
 class _Parser(ArgumentParser):
@@ -46,9 +51,13 @@ def execute(argv: Sequence[str]) -> int:
         return _fail(f"stopped by Ctrl-C{'; run the same command again to resume' if resumable else ''}", 130)
     except BrokenPipeError:
         raise
-    except MemoryError:
-        return _fail("out of memory: use a smaller --batch or less data", 4)
+    except OSError as error:
+        if error.filename is None:
+            return _fail(unexpected(error), 1)
+        return _fail(f"cannot use {error.filename}: {error.strerror}", 4 if error.errno in FULL else 2)
     except Exception as error:
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_out_of_memory(error)):
+            return _fail("out of memory: use a smaller --batch or less data", 4)
         return _fail(unexpected(error), 1)
     return 0
 
@@ -110,6 +119,8 @@ def _fail(message: str, code: int) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
         return code  # the first process prints the same line
     line = message.encode("unicode_escape").decode() if any(ord(c) < 32 for c in message) else message
+    if len(line) > LONGEST_LINE:
+        line = f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
     print(f"error: {line}", file=sys.stderr)
     return code
 

@@ -43,6 +43,11 @@ class Stopped(LabelsieveError):
         self.exit_code = 128 + signal_number
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether an error of torch says that memory is full."""
+    return any(words in str(error) for words in ("can't allocate memory", "out of memory", "not enough memory"))
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Suggest a known name for an unknown one, or list all known names."""
     known = sorted(names)

@@ -1,8 +1,7 @@
 """Predictions with the delivered model of a run: `load` returns a `Predictor`, `predict_data` reads any data."""
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +23,11 @@ from labelsieve.data.table import read_unlabelled_table, read_unlabelled_texts
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, restore_backbone
 from labelsieve.features.embed import Cache, embed_split, load_embedded
+from labelsieve.files import parse_json, verified
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
-from labelsieve.runs.read import refuse_older
+from labelsieve.runs.read import check_folder
+from labelsieve.runs.spec import CHOICES, MOST
 from labelsieve.runtime import prediction_batch_size, usable_device
 from labelsieve.train.checkpoint import select_prefix
 
@@ -42,16 +43,17 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
     """
     path = Path(run)
     if path.is_dir():
-        refuse_older(path)
+        check_folder(path)
         path = path / "model.safetensors"
     if not path.exists():
         raise InputError(f"no model at {path}: name the folder of a finished run")
     try:
-        with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})["labelsieve"])
+        with safe_open(verified(path), "pt") as file:
+            about = parse_json((file.metadata() or {})["labelsieve"])
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         backbone = None
         if about.get("backbone"):
+            _checked_shape([3, *[about["backbone"]["size"] or 1] * 2])
             backbone = restore_backbone(about["backbone"], select_prefix("backbone", weights), device)
             weights = {name: tensor for name, tensor in weights.items() if not name.startswith("backbone/")}
         name = about["model"]
@@ -59,15 +61,40 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
             raise InputError(
                 f"{path} has a network from user code: pass --model {name} (in Python, model={name!r}) to import it"
             )
-        network = make_placeholder(partial(make_model, name, tuple(about["shape"]), len(about["classes"])))
+        shape, classes = _checked_shape(about["shape"]), [str(each) for each in about["classes"]]
+        columns = [str(each) for each in about.get("columns") or ()]
+        normalise = str(about.get("normalise", "image"))
+        if normalise not in CHOICES["normalise"] or len(columns) not in (0, shape[0]):
+            raise ValueError("normalise or columns cannot be used")
+        make_one = partial(make_model, name, shape, len(classes))
+        _refuse_other_sizes(make_one, name, weights)
+        network = make_placeholder(make_one)
         network.load_state_dict(weights)
     except InputError:
         raise
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
     network = network.to(usable_device(device))
-    normalise = about.get("normalise", "image")
-    return Predictor(network, about["shape"], about["classes"], normalise, about.get("columns"), backbone)
+    return Predictor(network, shape, classes, normalise, columns, backbone)
+
+
+def _checked_shape(shape: Sequence[Any]) -> tuple[int, ...]:
+    """Return the shape of a sample; raise ValueError for one that no training has."""
+    if len(shape) not in (1, 3) or not all(type(length) is int and length > 0 for length in shape):
+        raise ValueError(f"{shape} is not the shape of a sample")
+    if len(shape) == 3 and max(shape) > MOST["size"]:
+        raise ValueError(f"{shape} is larger than any image")
+    return tuple(shape)
+
+
+def _refuse_other_sizes(make_one: Callable[[], nn.Module], name: str, weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights that do not fit the network before memory is allocated for it: its size is only claimed."""
+    if ":" in name:  # user code, which the user has named
+        return
+    with torch.device("meta"):
+        expected = {key: value.shape for key, value in make_placeholder(make_one).state_dict().items()}
+    if expected != {key: value.shape for key, value in weights.items()}:
+        raise ValueError("the weights do not fit the network")
 
 
 class Predictor:
@@ -142,10 +169,11 @@ class Predictor:
         """Return a table with its columns in the order of training."""
         if self.columns is None or not isinstance(samples, Labelled) or samples.columns is None:
             return samples
-        missing = [column for column in self.columns if column not in samples.columns]
+        place = {column: position for position, column in enumerate(samples.columns)}
+        missing = [column for column in self.columns if column not in place]
         if missing:
             raise InputError(f"the table has no column {missing[0]!r}, which the model was trained on")
-        positions = [samples.columns.index(column) for column in self.columns]
+        positions = [place[column] for column in self.columns]
         return replace(samples, images=samples.images[:, positions], columns=self.columns)
 
     def _check_shape(self, shape: tuple[int, ...], hint: str = "") -> None:

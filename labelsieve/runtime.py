@@ -67,7 +67,9 @@ def join_adjacent(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def usable_device(name: str) -> torch.device:
     """Return the device of this name, or raise InputError if it cannot hold a tensor."""
     try:
-        return torch.zeros(1, device=name).device
+        zero = torch.zeros(1, device=name)
+        zero.tolist()  # raises on devices without memory, such as "meta"
+        return zero.device
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {name!r} cannot be used here; try --device cpu") from error
 

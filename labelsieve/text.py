@@ -23,6 +23,20 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
+def parse_integer(text: str) -> int:
+    """Return the integer that a text is; raise ValueError for 1_000, for digits of other scripts, and for huge ones."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
+        raise ValueError(f"{text!r} is not an integer")
+    return int(text)
+
+
+def parse_number(text: str) -> float:
+    """Return the number that a text is; raise ValueError for 1_000 and for digits of other scripts."""
+    if "_" in text or not text.strip().isascii():
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
+
+
 def percent(share: float) -> str:
     """Format a share: 38%, 2.9%, under 0.1%."""
     if 0 < share < 0.001:

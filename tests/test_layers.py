@@ -26,8 +26,8 @@ ARROWS: dict[str, set[str]] = {
     "audit": {"errors", "files", "text"},
     "features": {"audit", "data", "errors", "files", "models", "runtime"},
     "quality": {"audit", "data", "errors", "features"},
-    "runs": {"core", "data", "errors", "features", "files", "methods", "noise", "progress", "runtime", "train"},
-    "predict": {"data", "errors", "features", "models", "runs", "runtime", "train"},
+    "runs": {"core", "data", "errors", "features", "files", "methods", "noise", "progress", "runtime", "text", "train"},
+    "predict": {"data", "errors", "features", "files", "models", "runs", "runtime", "train"},
     "__init__": {"core", "methods", "predict", "quality"},  # the public names, imported when they are used
     "runs.execute": {
         *("__init__", "core", "data", "errors", "features", "methods", "models", "noise", "predict", "runs"),
@@ -47,7 +47,7 @@ ARROWS: dict[str, set[str]] = {
     "integrations": {"audit", "core", "data", "errors", "methods", "models", "runtime", "train"},
     "commands": {
         *("__init__", "audit", "auto", "core", "data", "errors", "features", "files", "methods", "noise", "paper"),
-        *("predict", "progress", "report", "review", "runs", "runs.execute", "runtime", "sweep"),
+        *("predict", "progress", "report", "review", "runs", "runs.execute", "runtime", "sweep", "text"),
     },
     "cli": {"__init__", "commands", "errors"},
     "__main__": {"cli"},

@@ -1,4 +1,4 @@
-"""Files of an audit: labels.csv, labels.parquet, summary.json, gallery.jsonl with thumbnails, map.json, and exports.
+"""Files of an audit: labels.csv, labels.parquet, summary.json, gallery.jsonl with thumbnails, map.json, seal, exports.
 
 `write_audit` writes them all and prints a summary. The exports are files for cleanlab, Label Studio and FiftyOne, and a
 label file with corrected labels.
@@ -21,7 +21,7 @@ from labelsieve.audit.findings import Findings, span
 from labelsieve.audit.guesses import Array
 from labelsieve.audit.map import sample_map
 from labelsieve.audit.others import NONE, OtherIssues
-from labelsieve.files import disk_error, refuse_others, write_atomically
+from labelsieve.files import SUMS, disk_error, refuse_links, refuse_others, write_atomically, write_seal
 from labelsieve.text import escape_cell, format_quality, percent, printable
 
 Views = Mapping[int, Mapping[str, Any]]  # by position: the contents of a sample, under one of VIEW_KINDS
@@ -60,7 +60,7 @@ def write_audit(
     features: Array | None = None,
     export: Sequence[str] = (),
 ) -> None:
-    """Write all files of an audit, the summary last, and print the result.
+    """Write all files of an audit, the summary and the seal last, and print the result.
 
     `made` holds facts about the audit for summary.json, `penalty` (K, K) the penalty labels of the run, `texts` (n) the
     samples themselves if they are texts, `features` (n, F) those that map.json is drawn from, `export` the names of
@@ -68,12 +68,14 @@ def write_audit(
     """
     exports = [EXPORTS[name][0] for name in export]
     written = [(*COLUMNS, *besides, *text) for besides in ((), OTHER_COLUMNS) for text in ((), ("text",))]
+    refuse_links(out)
     refuse_others(out / "labels.csv", *map(",".join, written))
     if not (out / "labels.csv").exists():  # no audit is here: it would have written this file first
         for name in ("labels.parquet", "gallery.jsonl", "map.json", "summary.json", *exports):
             refuse_others(out / name)
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / SUMS).unlink(missing_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):
             old.unlink()
         shown = gallery_kinds(findings)
@@ -97,6 +99,9 @@ def write_audit(
         write_atomically(out / file, content(findings, views))
     facts = summary(findings, penalty, made)
     write_atomically(out / "summary.json", _json_bytes(facts))
+    images = (view["image"] for view in views.values() if "image" in view)
+    places = [] if features is None else ["map.json"]
+    write_seal(out / SUMS, ["labels.csv", "gallery.jsonl", "summary.json", *places, *images])
     print(terminal_summary(findings, facts, texts))
     print(f"\n{len(findings):,} samples in {out}: {', '.join(['labels.csv', *exports])}")
 

@@ -40,10 +40,10 @@ from labelsieve.runs.read import (
     TARGETS,
     TESTED,
     Run,
-    read_json,
     read_run,
     read_samples,
 )
+from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import Experiment, experiment_from, with_defaults
 from labelsieve.runtime import is_usable
 from labelsieve.text import printable
@@ -61,6 +61,7 @@ def audit_run(
     export: Sequence[str] = (),
     model: str | None = None,
     shelf: Shelf | None = None,
+    cache: str | None = None,
 ) -> None:
     """Audit a finished run, write the files of the audit and print the result.
 
@@ -72,10 +73,11 @@ def audit_run(
         export: Names of additional formats, keys of `labelsieve.audit.files.EXPORTS`.
         model: A custom network as package.module:factory, for a run of an older version without sample statistics.
         shelf: Data that is loaded already.
+        cache: Folder of features or decoded images; one that the folder of the run names is not used.
     """
     refuse_unfinished(path)
     run, samples = read_run(path), samples_as_given(path)
-    gathered, experiment = _data_of_run(path, samples, data, labels, shelf or Shelf())
+    gathered, experiment = _data_of_run(path, samples, data, labels, shelf or Shelf(), cache)
     whole = gathered.whole
     ids = whole.names and list(whole.names)
     features = _features_of(whole)
@@ -176,15 +178,21 @@ def _trusts_labels(spec: Mapping[str, Any]) -> bool:
 
 
 def _data_of_run(
-    path: Path, samples: Mapping[str, Array] | None, data: str | None, labels: str | None, shelf: Shelf
+    path: Path,
+    samples: Mapping[str, Array] | None,
+    data: str | None,
+    labels: str | None,
+    shelf: Shelf,
+    cache: str | None = None,
 ) -> tuple[Gathered, Experiment]:
     """Return the data that a run was trained on and its experiment; features, if the whole network was fine-tuned.
 
     The labels of its label file are taken from the sample statistics: the file may have been moved or changed.
     """
     changed: dict[str, Any] = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
+    changed["cache"] = cache
     folder = path / HEAD / "1" if (path / HEAD / "1" / "done").exists() else path
-    spec = read_json(folder / "spec.json")
+    spec = read_head(folder)
     experiment = replace(experiment_from(with_defaults(spec["experiment"])), **changed)
     if experiment.corrected is not None:  # in the run folder, which may have been moved
         file = path / HEADS / TARGETS if is_linear_head(experiment) else path / CORRECTED

@@ -30,7 +30,7 @@ from labelsieve.quality import judge
 from labelsieve.review.decisions import decisions_path
 from labelsieve.runs.execute import versions
 from labelsieve.runs.read import read_json
-from labelsieve.text import printable
+from labelsieve.text import parse_number, printable
 
 Names = tuple[str, ...]
 Record = tuple[int, list[str]]  # number of a line and its cells
@@ -296,7 +296,7 @@ def is_header(cells: Sequence[str]) -> bool:
 def _parse_number(cell: str) -> float | None:
     """Return the number in a cell, also with a decimal comma; None if it holds none."""
     try:
-        return float(cell.replace(",", "."))
+        return parse_number(cell.replace(",", "."))
     except ValueError:
         return None
 

@@ -22,7 +22,7 @@ from labelsieve.data.load import find
 from labelsieve.data.sets import usable_cores
 from labelsieve.features.embed import Cache, seconds_per_sample, unknown_samples
 from labelsieve.features.judge import Judgment, choose_strength, judge_features, seconds_of_heads
-from labelsieve.files import write_atomically
+from labelsieve.files import SUMS, write_atomically, write_seal
 from labelsieve.models.linear import one_hot
 from labelsieve.runs.data import Gathered, Shelf, encoder_of, reading_of
 from labelsieve.runs.read import JUDGMENT, TARGETS, Array
@@ -50,6 +50,7 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     targets = np.full((len(gathered.whole), train.num_classes), 1 / train.num_classes, np.float32)
     targets[gathered.places.train.numpy()] = learned.cpu().numpy()
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUMS).unlink(missing_ok=True)
     write_atomically(
         folder / JUDGMENT, save({**_tensors("first", judgment.first), **_tensors("second", judgment.second)})
     )
@@ -57,6 +58,7 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     np.save(content, targets)
     write_atomically(folder / TARGETS, content.getvalue())
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
+    write_seal(folder / SUMS, [JUDGMENT, TARGETS, SUMMARY])
     return summary
 
 

@@ -118,7 +118,8 @@ def judges_of(run: Path) -> Judges | None:
 def best_judges(run: Path, kind: str) -> Judges | None:
     """Return the five judges of a kind that predict held-out labels best, if there are several learning rates."""
     by_lr: dict[float, list[Path]] = {}
-    for mark in sorted((run / kind).glob("*/done"), key=lambda mark: int(mark.parent.name)):
+    marks = [mark for mark in (run / kind).glob("*/done") if mark.parent.name.isdecimal()]
+    for mark in sorted(marks, key=lambda mark: int(mark.parent.name)):
         by_lr.setdefault(read_run(mark.parent, with_tables=False).spec["lr"], []).append(mark.parent)
     found = [_read_judges(kind, lr, folders) for lr, folders in by_lr.items() if len(folders) == FOLDS]
     return max(found, key=lambda judges: judges.log_likelihood) if len(found) > 1 else next(iter(found), None)

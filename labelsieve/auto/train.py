@@ -3,8 +3,10 @@
 import io
 import json
 import shlex
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +39,7 @@ from labelsieve.data.sets import Texts
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import OWN_NORMALISE
 from labelsieve.features.installed import PACKAGES, default_backbone
-from labelsieve.files import write_atomically
+from labelsieve.files import DONE, SUMS, faults, write_atomically, write_sealed
 from labelsieve.methods import Problem, make, options_of
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_networks, make_placeholder, move_to_device
@@ -56,12 +58,13 @@ from labelsieve.runs.execute import (
     run,
     training_of,
 )
-from labelsieve.runs.folder import REQUEST, RunFolder
+from labelsieve.runs.folder import REQUEST, RunFolder, held
 from labelsieve.runs.read import (
     CORRECTED,
     HEADS,
     PLAIN,
     SELECTING,
+    STAGE_FOLDERS,
     TESTED,
     Array,
     Run,
@@ -214,17 +217,36 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
 
 
 def train(request: Request, path: Path, runner: Runner) -> None:
-    """Train all stages that are needed and not finished, and print the outcome."""
+    """Train all stages that are needed and not finished, and print the outcome; other processes are excluded."""
     RunFolder(path).refuse_other_files()
     if request.noise_is_unknown:
         _refuse_given_rate(path)
     found = Found()
-    for name in STAGES:
-        stages = plan(request, path, found)
-        stage = next((each for each in stages if each.name == name), None)
-        if stage is not None:
-            found = _train_stage(stage, stages, request, path, runner, found)
+    with held(path) if len(plan(request, path)) > 1 else nullcontext():
+        for name in STAGES:
+            stages = plan(request, path, found)
+            stage = next((each for each in stages if each.name == name), None)
+            if stage is not None:
+                found = _train_stage(stage, stages, request, path, runner, found)
     _print_use(path)
+
+
+def mend(path: Path) -> bool:
+    """Prepare a run with damaged or missing files for being trained by the same command; return whether there were any.
+
+    What can be made again from the other files is marked as unfinished. Raise InputError for anything else.
+    """
+    RunFolder(path).refuse_other_files()
+    seals = [path / DONE, *(seal for name in STAGE_FOLDERS for seal in sorted((path / name).glob(f"[0-9]*/{DONE}")))]
+    reopened = [RunFolder(seal.parent).reopen_damaged() for seal in seals]
+    for folder, again in ((path / HEADS, "judged"), (path / "audit", "audited")):
+        if found := faults(folder / SUMS):
+            file, reason = next(iter(found.items()))
+            print(f"{file} {reason}; the labels are {again} again", file=sys.stderr)
+            for name in (SUMMARY, SUMS):
+                (folder / name).unlink(missing_ok=True)
+            reopened.append(True)
+    return any(reopened) or bool(faults(path / DONE))
 
 
 def _refuse_given_rate(path: Path) -> None:
@@ -256,6 +278,7 @@ def _train_stage(
         describe = stage.name == "training"
         ran = runner.train(experiment, folder, stage_progress(stages, stage, number), chosen, describe)
         if describe:
+            RunFolder(folder).renew_seal()
             _print_outcome(folder, ran)
     return _after(stage, path, found)
 
@@ -346,7 +369,9 @@ def stage_progress(stages: Sequence[Stage], stage: Stage, number: int) -> Plan:
 def _correct_labels(path: Path, file: Path) -> None:
     """Write the labels that a stage learns: suspect labels are replaced by the suggestions of the judges before it."""
     samples = samples_as_given(path) or {}
-    if not file.exists():
+    if damaged := faults(file.with_name(f"{file.name}.sha256")):
+        print(f"{next(iter(damaged))} is damaged; the labels are corrected again", file=sys.stderr)
+    if damaged or not file.exists():
         findings = findings_of_run(path, samples, read_run(judged_folder(path)).classes)
         if findings.unreliable_classes:
             names = printable(", ".join(findings.unreliable_classes))
@@ -356,7 +381,7 @@ def _correct_labels(path: Path, file: Path) -> None:
         content = io.BytesIO()
         np.save(content, findings.training_labels)
         file.parent.mkdir(exist_ok=True)
-        write_atomically(file, content.getvalue())
+        write_sealed(file, content.getvalue())
     used = samples["split"] != TESTED
     changed = int((np.load(file) != samples["label"])[used].sum())
     print(f"{changed:,} of {int(used.sum()):,} labels corrected", flush=True)
@@ -379,7 +404,10 @@ def request_facts(
 
 def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
     """Return whether a run folder holds the finished result of this very request."""
-    saved = read_json(path / REQUEST) if (path / REQUEST).exists() else {}
+    try:
+        saved = read_json(path / REQUEST)
+    except InputError:  # missing or damaged: all stages are looked at, and it is written again
+        saved = {}
     return facts["source"] is not None and saved == facts and (path / "done").exists()
 
 
@@ -391,7 +419,7 @@ def save_request(path: Path, facts: Mapping[str, Any]) -> None:
 def print_finished(path: Path) -> None:
     """Print the outcome of a run that was finished before."""
     for reason in read_run(path).start.get("chosen", {}).get("reasons", []):
-        print(reason)
+        print(printable(str(reason)))
     _print_outcome(path, ran=False)
     _print_use(path)
 

@@ -47,6 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="also write for cleanlab, label-studio or fiftyone, or corrected labels for train --labels; repeatable",
     )
     parser.add_argument("--model", metavar="NAME", help="package.module:factory of your own network, for older runs")
+    parser.add_argument("--cache", metavar="FOLDER", help="the cache of the training, if it was given one with --cache")
 
 
 def run(options: Namespace) -> None:
@@ -60,7 +61,13 @@ def run(options: Namespace) -> None:
     without_run = options.pred_probs is not None or options.features is not None
     if options.run and not without_run:
         audit_run(
-            Path(options.run), options.out, options.data, options.labels, export=options.export, model=options.model
+            Path(options.run),
+            options.out,
+            options.data,
+            options.labels,
+            export=options.export,
+            model=options.model,
+            cache=options.cache,
         )
     elif without_run and options.labels is not None and options.out is not None and not options.run:
         audit_files(

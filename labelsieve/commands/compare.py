@@ -20,10 +20,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--noise", metavar="KIND", help="add noise to the labels: pair, symmetry or mixed. Default: none"
     )
-    parser.add_argument("--rate", type=float, metavar="RATE", help="rate of the added noise, from 0 to 1")
+    parser.add_argument("--rate", type=shared.number, metavar="RATE", help="rate of the added noise, from 0 to 1")
     parser.add_argument(
         "--noise-rate",
-        type=float,
+        type=shared.number,
         metavar="RATE",
         help="noise rate given to the methods. Default: that of the added noise",
     )

@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--noise", metavar="KIND", help="added noise: pair (default), symmetry or mixed")
     parser.add_argument(
-        "--rate", type=float, metavar="RATE", help="rate of the added noise, given to the methods. Default: 0.4"
+        "--rate", type=shared.number, metavar="RATE", help="rate of the added noise, given to the methods. Default: 0.4"
     )
     shared.add_seeds(parser)
     parser.add_argument("--methods", metavar="LIST", help=shared.METHODS_HELP)

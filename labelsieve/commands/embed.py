@@ -22,7 +22,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "docs/features.md. Default: lite0 for images, wordllama for texts",
     )
     parser.add_argument("--weights", metavar="FILE", help="weights of the backbone: .pth, .safetensors or .npz")
-    parser.add_argument("--size", type=int, metavar="N", help="side of the images. Default: that of the backbone")
+    parser.add_argument(
+        "--size", type=shared.integer, metavar="N", help="side of the images. Default: that of the backbone"
+    )
     parser.add_argument(
         "--cache",
         type=Path,
@@ -34,7 +36,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", default="auto", metavar="NAME", help="auto (default), cpu or cuda")
     machine.add_argument(
-        "--workers", type=int, metavar="N", help="threads that encode, or that decode for a GPU. Default: one per core"
+        "--workers",
+        type=shared.integer,
+        metavar="N",
+        help="threads that encode, or that decode for a GPU. Default: one per core",
     )
     shared.add_on(machine)
 

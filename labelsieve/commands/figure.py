@@ -7,14 +7,14 @@ from labelsieve.commands import options as shared
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("number", type=int, metavar="NUMBER", help="3, 7, 8, 9, 10 or 11, as in the paper")
+    parser.add_argument("number", type=shared.integer, metavar="NUMBER", help="3, 7, 8, 9, 10 or 11, as in the paper")
     parser.add_argument(
         "--dataset",
         metavar="NAME",
         help="only cifar10, cifar100 or tiny-imagenet; or fashion, the embedded data. Default: those of the paper",
     )
     parser.add_argument(
-        "--seeds", type=int, default=3, metavar="N", help="runs per point; figure 3 uses one. Default: 3"
+        "--seeds", type=shared.integer, default=3, metavar="N", help="runs per point; figure 3 uses one. Default: 3"
     )
     parser.add_argument(
         "--save", type=Path, metavar="FOLDER", help="folder for the pictures. Default: that of the runs"

@@ -17,12 +17,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="KIND",
         help="pair (default), symmetry, mixed, asymmetric, or a .npy or .csv file with a transition matrix",
     )
-    parser.add_argument("--rate", type=float, default=0.4, metavar="RATE", help="noise rate, from 0 to 1. Default: 0.4")
+    parser.add_argument(
+        "--rate", type=shared.number, default=0.4, metavar="RATE", help="noise rate, from 0 to 1. Default: 0.4"
+    )
     parser.add_argument(
         "--noise-map", default="", metavar="MAP", help="for asymmetric noise, true:observed pairs: 9:1,2:0"
     )
     parser.add_argument("--exact", action="store_true", help="corrupt exactly the given share of each class")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed. Default: 0")
+    parser.add_argument("--seed", type=shared.integer, default=0, metavar="N", help="random seed. Default: 0")
     parser.add_argument("--skip-bad", action="store_true", help="skip files and rows that cannot be read")
     shared.add_columns(parser)
 

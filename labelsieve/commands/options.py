@@ -1,12 +1,13 @@
 """Options that several commands share, and the settings that follow from them."""
 
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace, _ArgumentGroup
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace, _ArgumentGroup
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
 from labelsieve.runs.spec import DATASET_SETTINGS, OPEN_SETTINGS, Experiment
+from labelsieve.text import parse_integer, parse_number
 
 DATA_HELP = (
     "a folder of images with one folder per class; a .csv, .tsv or .parquet table with a label column and image paths, "
@@ -18,6 +19,22 @@ METHODS_HELP = (
     "methods separated by commas; co-teaching:all is co-teaching with criterion all, mentornet-prop:lam=0.5 is "
     "mentornet-prop with that option; 'all' stands for every method"
 )
+
+
+def integer(text: str) -> int:
+    """Parse an option that is an integer."""
+    try:
+        return parse_integer(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text[:80]!r} is not an integer") from None
+
+
+def number(text: str) -> float:
+    """Parse an option that is a number."""
+    try:
+        return parse_number(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text[:80]!r} is not a number") from None
 
 
 def add_data(parser: ArgumentParser, default: str | None = None) -> None:
@@ -45,7 +62,7 @@ def add_size(group: _ArgumentGroup) -> None:
     """Add the option that scales images."""
     group.add_argument(
         "--size",
-        type=int,
+        type=integer,
         metavar="N",
         help="scale images to this side in pixels. Default: unchanged if all have one size up to 224, else squares of "
         "their median shorter side, at most 224",
@@ -67,7 +84,7 @@ def add_reading(parser: ArgumentParser, streaming: bool = False) -> None:
         help=".csv or .npy file of labels that replace those of the data; CIFAR-N: file:kind",
     )
     group.add_argument(
-        "--test", type=float, default=0.0, metavar="SHARE", help="draw this share as a test set if the data has none"
+        "--test", type=number, default=0.0, metavar="SHARE", help="draw this share as a test set if the data has none"
     )
     group.add_argument("--skip-bad", action="store_true", help="skip files and rows that cannot be read")
     if streaming:
@@ -80,7 +97,9 @@ def add_reading(parser: ArgumentParser, streaming: bool = False) -> None:
             help="keep features, or decoded images when streaming, in this folder. Default: $LABELSIEVE_CACHE, or "
             "~/.cache/labelsieve, for features",
         )
-        group.add_argument("--workers", type=int, metavar="N", help="threads that compute features or decode images")
+        group.add_argument(
+            "--workers", type=integer, metavar="N", help="threads that compute features or decode images"
+        )
 
 
 def add_noise(parser: ArgumentParser) -> None:
@@ -92,7 +111,7 @@ def add_noise(parser: ArgumentParser) -> None:
         help="add noise to the labels: pair, symmetry, mixed (or mixed:0.6: share that goes to one class), asymmetric, "
         "or a .npy or .csv file with a transition matrix",
     )
-    group.add_argument("--rate", type=float, metavar="RATE", help="rate of the added noise, from 0 to 1")
+    group.add_argument("--rate", type=number, metavar="RATE", help="rate of the added noise, from 0 to 1")
     group.add_argument(
         "--noise-map", default="", metavar="MAP", help="for asymmetric noise, true:observed pairs: 9:1,2:0"
     )
@@ -117,18 +136,20 @@ def add_training(parser: ArgumentParser, full: bool = True) -> None:
             "lite0 for photographs and wordllama for texts, if installed, unless --model is given",
         )
     group.add_argument(
-        "--epochs", type=int, metavar="N", help="passes over the data. Default: chosen for the data, or 100"
+        "--epochs", type=integer, metavar="N", help="passes over the data. Default: chosen for the data, or 100"
     )
     group.add_argument(
         "--warmup",
-        type=int,
+        type=integer,
         metavar="N",
         help="epochs before sample selection begins. Default: chosen for the data, or 25",
     )
-    group.add_argument("--batch", type=int, metavar="N", help="samples per step. Default: chosen for the data, or 128")
+    group.add_argument(
+        "--batch", type=integer, metavar="N", help="samples per step. Default: chosen for the data, or 128"
+    )
     group.add_argument(
         "--lr",
-        type=float,
+        type=number,
         metavar="RATE",
         help="initial learning rate, multiplied by 0.2 after 50%% and 75%% of the epochs. Default: chosen for the "
         "data, or 0.1",
@@ -147,7 +168,9 @@ def add_training(parser: ArgumentParser, full: bool = True) -> None:
     )
     if not full:
         return
-    group.add_argument("--weight-decay", type=float, default=5e-4, metavar="RATE", help="weight decay. Default: 0.0005")
+    group.add_argument(
+        "--weight-decay", type=number, default=5e-4, metavar="RATE", help="weight decay. Default: 0.0005"
+    )
     group.add_argument("--nesterov", action=BooleanOptionalAction, default=True, help="use Nesterov momentum")
     group.add_argument(
         "--augment",
@@ -168,7 +191,7 @@ def add_training(parser: ArgumentParser, full: bool = True) -> None:
     group.add_argument("--init", metavar="RUN", help="start from the model of a finished run")
     group.add_argument(
         "--valid",
-        type=float,
+        type=number,
         default=0.0,
         metavar="SHARE",
         help="hold out this share of the training set, noise included, to choose the best epoch",
@@ -187,7 +210,7 @@ def add_machines(parser: ArgumentParser) -> _ArgumentGroup:
     """Add the options for where many runs are computed."""
     group = add_machine(parser)
     group.add_argument(
-        "--at-once", type=int, metavar="N", help="runs that share a GPU. Default: as many as fit and pay"
+        "--at-once", type=integer, metavar="N", help="runs that share a GPU. Default: as many as fit and pay"
     )
     add_on(group)
     return group
@@ -206,7 +229,7 @@ def add_on(group: _ArgumentGroup) -> None:
 def add_reproduction(parser: ArgumentParser) -> None:
     """Add the options of commands that reproduce the paper."""
     group = add_machines(parser)
-    group.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of each run. Default: 1")
+    group.add_argument("--threads", type=integer, default=1, metavar="N", help="CPU threads of each run. Default: 1")
     group.add_argument("--show", action="store_true", help="show finished runs; train nothing")
     group.add_argument(
         "--out",
@@ -226,8 +249,8 @@ def add_reproduction(parser: ArgumentParser) -> None:
 
 def add_seeds(parser: ArgumentParser) -> None:
     """Add the options for the seeds of a comparison."""
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="trainings per method. Default: 3")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="first seed. Default: 0")
+    parser.add_argument("--seeds", type=integer, default=3, metavar="N", help="trainings per method. Default: 3")
+    parser.add_argument("--first-seed", type=integer, default=0, metavar="N", help="first seed. Default: 0")
 
 
 def add_output(parser: ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
 
 
@@ -17,7 +18,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="file to write. Default: report.html in the run folder, or in the current folder for several runs",
     )
     parser.add_argument(
-        "--gallery", type=int, default=200, metavar="N", help="number of suspect samples to show. Default: 200"
+        "--gallery",
+        type=shared.integer,
+        default=200,
+        metavar="N",
+        help="number of suspect samples to show. Default: 200",
     )
 
 

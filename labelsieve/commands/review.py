@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from pathlib import Path
 
+from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
 
 
@@ -27,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DATA", help="the run's data, if it was moved")
     parser.add_argument("--reviewer", metavar="NAME", help="your name, saved with decisions. Default: the page asks")
     parser.add_argument(
-        "--port", type=int, metavar="N", help="port of the page, on this machine only. Default: a free one"
+        "--port", type=shared.integer, metavar="N", help="port of the page, on this machine only. Default: a free one"
     )
     parser.add_argument("--browser", action=BooleanOptionalAction, default=True, help="open the page in the browser")
 

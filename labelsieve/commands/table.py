@@ -13,8 +13,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--noise", metavar="LIST", help="only these kinds of noise: pair,symmetry,mixed, or own")
     parser.add_argument("--rate", metavar="LIST", help="only these noise rates: 0.2,0.4")
     parser.add_argument("--methods", metavar="LIST", help="only these methods; the table small accepts any method")
-    parser.add_argument("--seeds", type=int, metavar="N", help="trials per cell. Default: 3; table small: 2")
-    parser.add_argument("--epochs", type=int, metavar="N", help="epochs of the runs of table small. Default: 12")
+    parser.add_argument("--seeds", type=shared.integer, metavar="N", help="trials per cell. Default: 3; table small: 2")
+    parser.add_argument(
+        "--epochs", type=shared.integer, metavar="N", help="epochs of the runs of table small. Default: 12"
+    )
     shared.add_output(parser)
     shared.add_reproduction(parser)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
 from labelsieve.runs.spec import Experiment, experiment_for, parse_options
+from labelsieve.text import parse_integer, parse_number
 
 if TYPE_CHECKING:
     from labelsieve.runs.data import Shelf
@@ -27,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="method; see `labelsieve methods`. Default: mentornet-prop, or chosen by the noise that is found",
     )
     parser.add_argument("--criterion", metavar="NAME", help="ol, pl, all or margin. Default: that of the method")
-    parser.add_argument("--lam", type=float, metavar="λ", help="weight of the penalty label in Criteria_ALL")
+    parser.add_argument("--lam", type=shared.number, metavar="λ", help="weight of the penalty label in Criteria_ALL")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="option of the method; repeatable"
     )
@@ -53,16 +54,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--scores", default="", metavar="EPOCHS", help="save the scores of all samples after these epochs"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed. Default: 0")
+    parser.add_argument("--seed", type=shared.integer, default=0, metavar="N", help="random seed. Default: 0")
     parser.add_argument("--dry-run", action="store_true", help="print the stages and the estimated time; train nothing")
     shared.add_reading(parser, streaming=True)
     shared.add_noise(parser)
     shared.add_training(parser)
     machine = shared.add_machine(parser)
-    machine.add_argument("--threads", type=int, metavar="N", help="CPU threads. Default: all cores")
+    machine.add_argument("--threads", type=shared.integer, metavar="N", help="CPU threads. Default: all cores")
 
 
 def run(options: Namespace) -> None:
+    from labelsieve.runs.find import refuse_running
+
+    if options.out is not None and os.environ.get("RANK", "0") == "0":
+        refuse_running(options.out)  # before torch is imported
     from labelsieve.runs.execute import follow
     from labelsieve.runs.team import teamed
 
@@ -81,6 +86,7 @@ def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, te
         forecast,
         is_finished_request,
         make_request,
+        mend,
         print_finished,
         request_facts,
         save_request,
@@ -88,14 +94,17 @@ def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, te
         with_default_backbone,
     )
     from labelsieve.runs.data import Shelf
+    from labelsieve.runs.find import refuse_running
 
     if options.backbone is None and options.model is None:
         experiment = with_default_backbone(experiment, options.finetune)
     path = options.out or Path("runs") / (experiment.name() + ("-auto" if noise_is_unknown else ""))
+    refuse_running(path)
+    damaged = not options.dry_run and mend(path)
     shelf = Shelf()
     unsettled = shared.open_settings(options)
     facts = request_facts(experiment, unsettled, options.method, options.final, options.finetune)
-    if not options.dry_run and is_finished_request(path, facts):
+    if not options.dry_run and not damaged and is_finished_request(path, facts):
         print_finished(path)
     else:
         request = make_request(
@@ -112,7 +121,8 @@ def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, te
             return
         train(request, path, Runner(shelf, options.command_line, team))
         save_request(path, facts)
-    _finish(path, shelf, automatic=noise_is_unknown)
+    audited = (path / "audit" / "labels.csv").exists() and not (path / "audit" / "summary.json").exists()
+    _finish(path, shelf, options.cache, automatic=noise_is_unknown or audited)
 
 
 def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
@@ -138,14 +148,14 @@ def _default_threads() -> int:
     return max(1, (os.cpu_count() or 1) // together)
 
 
-def _finish(path: Path, shelf: "Shelf", automatic: bool) -> None:
-    """Write the report of an automatic run, and print the next commands."""
+def _finish(path: Path, shelf: "Shelf", cache: str | None, automatic: bool) -> None:
+    """Write the report of an automatic run, or one whose audit was damaged, and print the next commands."""
     from labelsieve.auto.audit import audit_run
     from labelsieve.report.page import write_report
 
     quoted = shlex.quote(str(path))
     if automatic:
-        print(f"report: {write_report((path,), None, 200, partial(audit_run, shelf=shelf))}")
+        print(f"report: {write_report((path,), None, 200, partial(audit_run, shelf=shelf, cache=cache))}")
         print(f"review the suspect labels: labelsieve review {quoted}")
     else:
         print(f"audit the labels and write a report: labelsieve report {quoted}")
@@ -156,7 +166,7 @@ def _noise_rate(options: Namespace) -> float | None:
     shared.check_noise(options.noise, options.rate)
     if options.noise_rate is not None:
         try:
-            return None if options.noise_rate == "auto" else float(options.noise_rate)
+            return None if options.noise_rate == "auto" else parse_number(options.noise_rate)
         except ValueError:
             raise InputError(
                 f"--noise-rate must be a number from 0 to 1, or auto, got {options.noise_rate!r}"
@@ -176,6 +186,6 @@ def _method_options(options: Namespace) -> tuple[tuple[str, object], ...]:
 def _epoch_numbers(text: str) -> tuple[int, ...]:
     """ "25,40" -> (25, 40)"""
     try:
-        return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
+        return tuple(sorted({parse_integer(number) for number in text.split(",")})) if text else ()
     except ValueError:
         raise InputError(f"--scores takes epochs separated by commas, such as 25,40, got {text!r}") from None

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from labelsieve.data.classes import Array, join_names
 from labelsieve.data.table import read_dict_rows
 from labelsieve.errors import InputError
 from labelsieve.files import disk_error, refuse_others
-from labelsieve.text import escape_cell, unescape_cell
+from labelsieve.text import escape_cell, parse_integer, unescape_cell
 
 DECIDED = {  # true and false as spreadsheets write them
     **dict.fromkeys(("true", "1", "yes", "wahr", "vrai", "verdadero", "vero"), True),
@@ -119,8 +120,9 @@ def _class_indices(rows: list[_LabelRow], path: Path, classes: Sequence[str]) ->
 def _class_index(row: _LabelRow, index: dict[str, int], numeric: bool, path: Path) -> int:
     if row.label in index:
         return index[row.label]
-    if not numeric and row.label is not None and row.label.strip().lstrip("-").isdigit():
-        return int(row.label)
+    if not numeric and row.label is not None:
+        with suppress(ValueError):
+            return parse_integer(row.label)
     known = sorted(index, key=index.__getitem__)
     raise InputError(f"{path}:{row.line}: {row.label!r} is not a class; classes: {join_names(known)}")
 
@@ -160,8 +162,8 @@ def _order_by_index(rows: Sequence[_LabelRow], path: Path) -> Array:
     if all(row.position is None for row in rows):
         return np.arange(len(rows))
     try:
-        places = np.array([int(row.position or "") for row in rows], dtype=np.int64)
-    except (ValueError, OverflowError) as error:
+        places = np.array([parse_integer(row.position or "") for row in rows], dtype=np.int64)
+    except ValueError as error:
         raise InputError(f"{path}: column 'index' must contain integers; correct or remove it") from error
     _check_repeated([(f"sample {place}", row) for place, row in zip(places.tolist(), rows, strict=True)], path)
     if not np.array_equal(np.sort(places), np.arange(len(places))):

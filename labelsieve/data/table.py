@@ -30,6 +30,7 @@ from labelsieve.data.folder import visible_entries
 from labelsieve.data.images import FileReader, Pictures, Unusable
 from labelsieve.data.sets import Labelled, Listing, Texts
 from labelsieve.errors import InputError
+from labelsieve.text import parse_number
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SPLIT_SUFFIXES = (".csv", ".tsv")  # of the files of a folder
@@ -340,7 +341,9 @@ def _collect_cells(
 
 def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: _TableCells) -> None:
     try:
-        cells.values.extend([float(record[column]) for column, _ in numbers])
+        values = [record[column] for column, _ in numbers]
+        unusual = "_" in (joined := "".join(values)) or not joined.isascii()
+        cells.values.extend(list(map(parse_number if unusual else float, values)))
     except ValueError:
         cells.values.extend([0.0] * len(numbers))
         cells.faults[len(cells.rows)] = next(
@@ -352,7 +355,7 @@ def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: _Tabl
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        parse_number(cell)
     except ValueError:
         return False
     return True
@@ -363,7 +366,7 @@ def _parse_numbers(row: DictRow, columns: Sequence[str], name: str) -> list[floa
     for column in columns:
         cell = row[column] or ""
         try:
-            numbers.append(float(cell))
+            numbers.append(parse_number(cell))
         except ValueError:
             raise InputError(
                 f"{name}: column {quote(column)} contains {quote(cell)}, which {_not_a_number(cell)}"

@@ -1,7 +1,6 @@
 """Results of an audit, read from summary.json and gallery.jsonl for the report."""
 
 import base64
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.errors import InputError
+from labelsieve.files import parse_json, read_verified, verified
 from labelsieve.review.decisions import ReviewProgress, review_progress
 from labelsieve.review.suspects import Sample, Suspect, read_gallery
 from labelsieve.runs.read import Array, audit_folder
@@ -122,7 +122,7 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
     if not path.exists():
         return None
     try:
-        summary = json.loads(path.read_bytes())
+        summary = parse_json(read_verified(path))
         counts = summary.get("other_issues")
         gallery, pairs, outliers = _shown(read_gallery(run) if path.with_name("gallery.jsonl").exists() else [], limit)
         return AuditResults(
@@ -164,7 +164,7 @@ def _read_map(path: Path, classes: int) -> SampleMap | None:
     if not path.exists():
         return None
     try:
-        columns = json.loads(path.read_bytes())
+        columns = parse_json(read_verified(path))
         rows = zip(*(columns[field.name] for field in fields(MapPoint)), strict=True)
         points = [
             MapPoint(int(index), str(name), int(given), int(suggested), bool(issue), int(x), int(y))
@@ -173,6 +173,8 @@ def _read_map(path: Path, classes: int) -> SampleMap | None:
         if any(not (0 <= k < classes) for point in points for k in (point.given, point.suggested)):
             raise ValueError("a label is not among the classes")
         return SampleMap(int(columns["samples"]), points) if points else None
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit again") from error
 
@@ -226,7 +228,7 @@ class _Cards:
 
 def _data_url(path: Path) -> str:
     """Return a WebP image as a data: URL; empty for any other file."""
-    content = path.read_bytes() if path.is_file() else b""
+    content = path.read_bytes() if verified(path).is_file() else b""
     if content[:4] != b"RIFF" or content[8:12] != b"WEBP":
         return ""
     return "data:image/webp;base64," + base64.b64encode(content).decode()

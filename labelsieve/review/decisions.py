@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from labelsieve.errors import InputError
-from labelsieve.files import disk_error, sync_folder
+from labelsieve.files import digest_of, disk_error, parse_json, read_verified, sync_folder
 from labelsieve.runs.read import audit_folder
 
 DECISIONS = ("keep", "accept", "other", "unsure", "undo")
@@ -36,8 +36,9 @@ class Decision:
     action: str = ""  # shared by the decisions of one action on several samples
 
     def line(self) -> bytes:
-        """Return the line that is appended to the file."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        """Return the line that is appended to the file, with a check of its content."""
+        fields = asdict(self)
+        return json.dumps({**fields, "check": _check_of(fields)}).encode() + b"\n"
 
 
 class ReviewProgress(NamedTuple):
@@ -149,8 +150,8 @@ def review_progress(run: Path) -> ReviewProgress:
     decisions, gallery = read_decisions(run), audit_folder(run) / "gallery.jsonl"
     if not decisions or not gallery.exists():
         return ReviewProgress(0, 0)
-    with gallery.open("rb") as file:
-        suspects = {row["index"]: row["given_label"] for row in map(json.loads, file) if row["is_label_issue"]}
+    rows = map(json.loads, read_verified(gallery).splitlines())
+    suspects = {row["index"]: row["given_label"] for row in rows if row["is_label_issue"]}
     reviewed = {index: decision for index, decision in decisions.items() if index in suspects}
     return ReviewProgress(len(reviewed), len(changed_labels(reviewed, suspects)))
 
@@ -241,10 +242,12 @@ def changed_labels(decisions: Mapping[int, Decision], given: Mapping[int, str]) 
 
 def _parse_decision(line: bytes) -> Decision:
     """Parse one line of decisions.jsonl; raise ValueError if it is not a decision."""
-    fields = json.loads(line)
+    fields = parse_json(line)
     if not isinstance(fields, dict) or not all(name in fields for name in REQUIRED):
         raise ValueError("fields are missing")
     decision = Decision(**{name: fields[name] for name in Decision.__annotations__ if name in fields})
+    if fields.get("check", _check_of(asdict(decision))) != _check_of(asdict(decision)):  # older versions wrote none
+        raise ValueError("it is damaged")
     if type(decision.index) is not int or decision.decision not in DECISIONS:
         raise ValueError("index or decision is invalid")
     texts = (decision.id, decision.time, decision.tab, decision.reviewer, decision.action)
@@ -253,6 +256,11 @@ def _parse_decision(line: bytes) -> Decision:
     if isinstance(decision.label, str) != (decision.decision in RELABELLING):
         raise ValueError("accept and other need a label, the other decisions have none")
     return decision
+
+
+def _check_of(fields: Mapping[str, object]) -> str:
+    """Return a short digest of the fields of a decision."""
+    return digest_of(json.dumps(fields).encode())[:16]
 
 
 def _repair_last_line(handle: int) -> None:

@@ -15,7 +15,7 @@ from labelsieve.errors import InputError
 from labelsieve.review.export import retrain_command
 from labelsieve.review.server import ReviewServer
 from labelsieve.review.state import MAX_NAME_LENGTH, ReviewState
-from labelsieve.runs.read import is_separate_audit, read_json
+from labelsieve.runs.read import is_separate_audit, plain_command, read_json
 from labelsieve.text import printable
 
 
@@ -95,7 +95,8 @@ def retrain_line(run: Path, labels: Path) -> str:
         head = read_json(run / "spec.json")
     except InputError:
         head = {}
-    return shlex.join(retrain_command(str(run), head.get("command", ""), head.get("experiment", {}), str(labels)))
+    command, spec = plain_command(str(head.get("command", ""))), head.get("experiment")
+    return shlex.join(retrain_command(str(run), command, spec if isinstance(spec, dict) else {}, str(labels)))
 
 
 def has_display() -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labelsieve.errors import InputError, LabelsieveError
+from labelsieve.files import verified
 from labelsieve.review.decisions import (
     DECISIONS,
     Decision,
@@ -273,9 +274,9 @@ class ReviewState:
             self._sample(index)
             raise RequestError(404, f"sample {index} has no image")
         try:
-            return path.read_bytes(), IMAGE_TYPES[path.suffix]
-        except OSError:
-            raise RequestError(404, "the image file is missing") from None
+            return verified(path).read_bytes(), IMAGE_TYPES[path.suffix]
+        except (OSError, InputError):
+            raise RequestError(404, "the image file is missing or damaged") from None
 
     def thumbnail(self, index: int) -> Path | None:
         """Return the path of a thumbnail that the audit made; None if it made none."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
+from labelsieve.files import parse_json, read_verified
 from labelsieve.runs.read import audit_folder, not_a_run
 from labelsieve.text import rounded, unescape_cell
 
@@ -77,7 +78,7 @@ def read_gallery(run: Path) -> list[Suspect]:
     for line in lines:
         try:
             suspects.append(_suspect(json.loads(line, parse_constant=str), path.parent))  # NaN is displayed as "NaN"
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             place, reason = f"{path}:{len(suspects) + 1}", f"{error} is missing" if type(error) is KeyError else error
             raise InputError(f"{place} is not a sample ({reason}); run labelsieve audit again") from error
     if len({suspect.index for suspect in suspects}) < len(suspects):
@@ -89,7 +90,7 @@ def read_class_names(run: Path) -> Sequence[str]:
     """Return the names of all classes."""
     path = audit_folder(run) / "summary.json"
     try:
-        return [str(name) for name in json.loads(_read(path, run))["classes"]]
+        return [str(name) for name in parse_json(_read(path, run))["classes"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
 
@@ -132,10 +133,7 @@ def _read(path: Path, run: Path) -> bytes:
         raise not_a_run(run)
     if not path.is_file():
         raise InputError(f"{path} does not exist; run labelsieve audit {run} first")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    return read_verified(path)
 
 
 def _suspect(fields: Mapping[str, Any], folder: Path) -> Suspect:

@@ -31,10 +31,12 @@ from labelsieve.data.sets import Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, find_backbone
 from labelsieve.features.embed import load_embedded
+from labelsieve.files import verified
 from labelsieve.progress import Counting
-from labelsieve.runs.read import read_json
+from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import Experiment
 from labelsieve.runtime import generator
+from labelsieve.text import parse_integer
 from labelsieve.train.augment import window_size
 
 
@@ -164,7 +166,7 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
 
 def _corrected(file: str, train: Trainable) -> Tensor:
     """Read corrected labels (n), or class probabilities (n, K), for a training set."""
-    if Path(file).suffix == ".npy" and (found := load_npy(Path(file))).ndim == 2:
+    if Path(file).suffix == ".npy" and (found := load_npy(verified(Path(file)))).ndim == 2:
         if found.shape != (len(train), train.num_classes):
             raise InputError(f"{file} has shape {found.shape}, {(len(train), train.num_classes)} is needed")
         return torch.from_numpy(found.astype(np.float32))
@@ -262,7 +264,10 @@ def noise_matrix(kind: str, rate: float, noise_map: str, num_classes: int) -> Te
 def _parsed_map(text: str) -> dict[int, int]:
     """ "9:1,2:0" -> {9: 1, 2: 0}"""
     try:
-        return {int(true): int(observed) for true, observed in (pair.split(":") for pair in text.split(","))}
+        return {
+            parse_integer(true): parse_integer(observed)
+            for true, observed in (pair.split(":") for pair in text.split(","))
+        }
     except ValueError as error:
         raise InputError(f"write a noise map as true:observed pairs such as 9:1,2:0, got {text!r}") from error
 
@@ -341,7 +346,7 @@ def refuse_changed_files(done: Sequence[tuple[Experiment, Path]], shelf: Shelf) 
     """
     readings = {(run.data, run.labels, reading_of(run)): (run, folder) for run, folder in done if files_of(run)}
     for run, folder in readings.values():
-        head = read_json(folder / "spec.json")
+        head = read_head(folder)
         source = source_fingerprint_of(run)
         if source is not None and source == head.get("source"):
             continue

@@ -51,7 +51,7 @@ from labelsieve.train.augment import center_window, window_size
 from labelsieve.train.checkpoint import Record, Row, add_prefix, serialize_tensors
 from labelsieve.train.counters import Tally
 from labelsieve.train.evaluate import predict_batches, sample_predictions, sample_scores
-from labelsieve.train.loop import ChosenEpoch, MakeNetworks, StopFlag, Watcher
+from labelsieve.train.loop import ChosenEpoch, MakeNetworks, StopFlag, Watcher, has_batch_norm
 
 LINEAR = "linear"  # the network that is fitted by logistic regression
 MATRIX_IN_RECORD = 20  # classes; larger noise matrices are only in tables.safetensors
@@ -167,7 +167,10 @@ def _networks_maker(
 ) -> MakeNetworks:
     """Return a function that creates the networks of a round, from random, pretrained or earlier weights."""
     make_one = partial(make_model, model, shape, train.num_classes)
-    _refuse_unsuitable_data(make_placeholder(make_one), shape, train, test, model)
+    network = make_placeholder(make_one)
+    _refuse_unsuitable_data(network, shape, train, test, model)
+    if min(experiment.batch, len(train)) == 1 and not is_linear_head(experiment) and has_batch_norm(network):
+        raise InputError(f"{model} has batch normalisation, which needs at least two samples per step; raise --batch")
     if experiment.init and experiment.weights:
         raise InputError("--init and --weights both set the initial weights; give one of them")
     start, pretrained = _weights_of_run(experiment.init, make_one)
@@ -276,8 +279,8 @@ def run(
             folder.require_scores(experiment.scores, experiment.epochs)
             return False
         newest = folder.checkpoints.newest()
-        if newest is not None and newest[1]["round"] == prepared.method.rounds - 1:
-            folder.require_scores(experiment.scores, newest[1]["epochs_done"])
+        if newest is not None and newest[1].get("round") == prepared.method.rounds - 1 and experiment.scores:
+            folder.require_scores(experiment.scores, int(newest[1]["epochs_done"]))
         if newest is None:
             folder.record.truncate(0)
             together = {"processes": team.processes.count} if team else {}

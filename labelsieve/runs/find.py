@@ -1,14 +1,16 @@
 """Find finished runs by their specification, and describe unfinished ones."""
 
 import fcntl
-import json
 import os
+import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.runs.read import STAGE_FOLDERS, finished_runs, read_json, read_spec, refuse_older
+from labelsieve.runs.read import STAGE_FOLDERS, check_folder, finished_runs, in_use, plain_command, read_spec
+from labelsieve.runs.record import read_head, read_rows
 from labelsieve.runs.spec import NOT_IN_NAME, with_defaults
 
 MACHINE_FIELDS = ("device", "precision", "threads", *NOT_IN_NAME)  # where and how a run was computed
@@ -58,24 +60,24 @@ def unfinished(run: Path) -> str:
     folder = newest_training(run)
     if folder is None or (run / "done").exists():
         return ""
-    command = _head(folder).get("command", "")
+    command = _command(folder, run)
     resume = f"resume it with: {command}" if command else "run the command that started it again"
     if folder != run and (folder / "done").exists():
         return f"{run} is not trained yet, only earlier stages are; wait if it is still running, else {resume}"
     name = "the training" if folder == run else f"{folder.parent.name} training {folder.name}"
     progress = f"{_epochs_reached(folder)} of {name}"
-    if _in_use(folder / "lock"):
+    if _is_locked(folder / "lock"):
         return f"{run} is still running ({progress} finished); wait until it has ended"
     return f"{run} was interrupted after {progress}; {resume}"
 
 
 def newest_training(run: Path) -> Path | None:
     """Return the folder of the stage that was started last, or None if there is no run."""
-    refuse_older(run)
+    check_folder(run)
     if (run / "spec.json").exists():
         return run
     for name in reversed(STAGE_FOLDERS):
-        started = [spec.parent for spec in (run / name).glob("*/spec.json")]
+        started = [spec.parent for spec in (run / name).glob("*/spec.json") if spec.parent.name.isdecimal()]
         if started:
             return max(started, key=lambda folder: int(folder.name))
     return None
@@ -83,22 +85,28 @@ def newest_training(run: Path) -> Path | None:
 
 def _epochs_reached(folder: Path) -> str:
     """Return how far a training has come: 3 of 60 epochs."""
-    epochs = _head(folder).get("experiment", {}).get("epochs", "?")
-    record = folder / "record.jsonl"
-    try:
-        lines = record.read_bytes().split(b"\n")[:-1] if record.exists() else []  # an incomplete line does not count
-    except OSError as error:
-        raise InputError(f"cannot read {record}: {error.strerror}") from error
-    rows = [json.loads(line) for line in lines if b'"event": "epoch"' in line]
-    last = rows[-1] if rows else {"epoch": 0}
+    epochs = read_spec(folder)["epochs"]
+    rows = [{"epoch": 0}, *(read_rows(folder) if (folder / "record.jsonl").exists() else [])]
+    last = [row for row in rows if "epoch" in row][-1]
     return f"{last['epoch']} of {epochs} epochs" + (f" in round {last['round']}" if "round" in last else "")
 
 
-def _head(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "spec.json")
+def _command(folder: Path, run: Path) -> str:
+    """Return the command that resumes a run, if its folder names one that trains in this very folder."""
+    command = plain_command(read_head(folder).get("command", ""))
+    words = shlex.split(command)
+    out = dict(pairwise(words)).get("--out", run.name)
+    return command if Path(out).name == run.resolve().name else ""
 
 
-def _in_use(lock: Path) -> bool:
+def refuse_running(run: Path) -> None:
+    """Refuse a folder in which another process is training."""
+    check_folder(run)
+    if _is_locked(run / "lock"):
+        raise in_use(run, (run / "lock").read_bytes())
+
+
+def _is_locked(lock: Path) -> bool:
     """Return whether a living process holds the lock."""
     try:
         handle = os.open(lock, os.O_RDONLY)

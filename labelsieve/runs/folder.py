@@ -3,15 +3,19 @@
 import fcntl
 import json
 import os
+import shutil
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.files import disk_error, refuse_no_folder, write_atomically
-from labelsieve.runs.read import CORRECTED, HEADS, JUDGMENT, STAGE_FOLDERS, read_json, refuse_older
+from labelsieve.files import DONE, SUMS, disk_error, faults, refuse_no_folder, write_atomically, write_seal
+from labelsieve.runs.read import CORRECTED, HEADS, JUDGMENT, STAGE_FOLDERS, check_folder, in_use
+from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import NOT_IN_NAME, Experiment, with_defaults
 from labelsieve.train.checkpoint import Checkpoints, Record
 
@@ -22,10 +26,11 @@ WITHOUT_OPTION = ("drops", "drop_factor", "drop_last", "fold", "choose")  # sett
 PATHS = ("data", "labels", "corrected")  # the fingerprint identifies their content, wherever they lie
 _LOCK = threading.Lock()
 _ENTERED: set[Path] = set()  # file locks exclude other processes, this set other threads of this one
+_HELD: dict[Path, int] = {}  # folders that a thread holds for several trainings, which it may enter again
 
 
 class RunFolder:
-    """A run folder: spec.json, record.jsonl, tables, samples, model, requested scores and, at the end, `done`.
+    """A run folder: spec.json, record.jsonl, tables, samples, model, requested scores and, at the end, their seal.
 
     Enter it to write: one process at a time. The lock is released when the process ends, however it ends.
     """
@@ -38,10 +43,12 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        return (self.path / "done").exists()
+        return (self.path / DONE).exists()
 
     def __enter__(self) -> "RunFolder":
         self.refuse_other_files()
+        if _HELD.get(self.path.absolute()) == threading.get_ident():
+            return self
         with _LOCK:
             if self.path.absolute() in _ENTERED:
                 raise InputError(f"run folder {self.path} is already in use by this process; name another --out")
@@ -61,11 +68,9 @@ class RunFolder:
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = os.read(self._lock, 100).decode(errors="replace").strip()
+            owner = os.read(self._lock, 100)
             os.close(self._lock)
-            raise InputError(
-                f"run folder {self.path} is in use by process {owner or 'unknown'}; wait for it or name another --out"
-            ) from None
+            raise in_use(self.path, owner) from None
         os.truncate(self._lock, 0)
         os.write(self._lock, str(os.getpid()).encode())
         for left_behind in self.path.rglob(".*.tmp"):
@@ -73,6 +78,8 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._lock < 0:  # the folder is held for several trainings
+            return
         os.truncate(self._lock, 0)  # an empty lock file: no process is in the folder
         os.close(self._lock)
         _ENTERED.discard(self.path.absolute())
@@ -80,11 +87,11 @@ class RunFolder:
     def refuse_other_files(self) -> None:
         """Refuse a path that is a file, or a folder with files that belong to no run."""
         refuse_no_folder(self.path)
-        refuse_older(self.path)
+        check_folder(self.path)
         if self.path.is_dir() and not (self.path / "spec.json").exists():
             stages = [name for name in STAGE_FOLDERS if any((self.path / name).glob("*/lock"))]
             stages += [HEADS] if (self.path / HEADS / JUDGMENT).exists() else []
-            ours = {"lock", REQUEST, *stages, *([CORRECTED] if stages else [])}
+            ours = {"lock", REQUEST, *stages, *([CORRECTED, f"{CORRECTED}.sha256"] if stages else [])}
             others = [p.name for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp"]
             if others:
                 raise InputError(f"{self.path} contains other files ({others[0]}); name another --out")
@@ -93,12 +100,12 @@ class RunFolder:
         """Refuse a folder whose run was started with other settings."""
         path = self.path / "spec.json"
         if path.exists():
-            head = read_json(path)
+            head = read_head(self.path)
             self._refuse(differences(head, {"experiment": experiment.as_dict(), "data": head.get("data")}))
 
     def is_finished_from(self, source: str | None) -> bool:
         """Return whether the run is finished and was trained on the files with this fingerprint."""
-        return self.done and source is not None and read_json(self.path / "spec.json").get("source") == source
+        return self.done and source is not None and read_head(self.path).get("source") == source
 
     def claim(
         self,
@@ -112,7 +119,7 @@ class RunFolder:
         path = self.path / "spec.json"
         spec = {"experiment": experiment.as_dict(), "data": fingerprint}
         if path.exists():
-            self._refuse(differences(read_json(path), spec))
+            self._refuse(differences(read_head(self.path), spec))
         else:
             known = {name: value for name, value in (("source", source), ("command", command)) if value}
             write_atomically(path, json.dumps({**spec, "versions": versions, **known}, indent=1).encode())
@@ -137,9 +144,56 @@ class RunFolder:
         write_atomically(self.path / name, content)
 
     def finish(self) -> None:
-        """Mark the run as finished and delete its checkpoints."""
-        self.write("done", b"")
+        """Mark the run as finished by the digests of its files and those of its stages, and delete its checkpoints."""
+        names = ["spec.json", "record.jsonl", CORRECTED, *(file.name for file in self.path.glob("*.safetensors"))]
+        stages = [self.path / HEADS / SUMS, *(stage for name in STAGE_FOLDERS for stage in self._seals(name))]
+        names += [str(stage.relative_to(self.path)) for stage in stages]
+        write_seal(self.path / DONE, [name for name in names if (self.path / name).exists()])
         self.checkpoints.clear()
+
+    def _seals(self, stage: str) -> Iterator[Path]:
+        return (self.path / stage).glob(f"*/{DONE}")
+
+    def reopen_damaged(self) -> bool:
+        """Return whether files of a finished run are damaged or missing, which its last checkpoint can make again.
+
+        The run then counts as unfinished. Without a checkpoint it is refused.
+        """
+        found = {file: reason for file, reason in faults(self.path / DONE).items() if file.parent == self.path}
+        if not found:
+            if self.done:
+                self.checkpoints.clear()  # left behind if the process was killed right after it had finished
+            return False
+        file, reason = next(iter(found.items()))
+        if file.name == "spec.json" or self.checkpoints.newest() is None:
+            deleted = f"the folder {self.path}" if file.name == "spec.json" else str(self.path / DONE)
+            raise InputError(
+                f"{file} {reason}; restore it, or delete {deleted} and run the same command to train again"
+            )
+        print(f"{file} {reason}; it is made again from the last checkpoint", file=sys.stderr)
+        (self.path / DONE).unlink()
+        return True
+
+    def renew_seal(self) -> None:
+        """Write the seal of a finished run again if stages of it were made again."""
+        if any(file.parent != self.path for file in faults(self.path / DONE)):
+            self.finish()
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a run folder for several trainings in it; only this thread can enter it meanwhile."""
+    is_new = not path.exists()
+    try:
+        with RunFolder(path):
+            _HELD[path.absolute()] = threading.get_ident()
+            try:
+                yield
+            finally:
+                del _HELD[path.absolute()]
+    finally:
+        if is_new and [entry.name for entry in path.glob("*")] == ["lock"]:  # an error came before the first training
+            shutil.rmtree(path)
 
 
 def scores_name(epoch: int) -> str:

@@ -1,13 +1,15 @@
 """Read run folders: specification, record, tables, per-sample statistics, and the layout of automatic runs.
 
 A run folder holds spec.json, record.jsonl, and once it is finished tables.safetensors, samples.safetensors,
-model.safetensors and done. The folder of an automatic run also holds the folders of its other stages, and audit/ with
-the files of its audit. Nothing here imports torch.
+model.safetensors and done, which lists them with their digests (`labelsieve.files`). The folder of an automatic run
+also holds the folders of its other stages, and audit/ with the files of its audit. Every file is checked when it is
+read, and a folder is data: nothing in it leads out of it. Nothing here imports torch.
 """
 
-import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from labelsieve.errors import InputError
+from labelsieve.files import DONE, how_to_mend, parse_json, read_seal, refuse_links, verified
 from labelsieve.runs.record import read_head, read_rows, refuse_incomplete
 
 Array = np.ndarray[Any, Any]
@@ -25,6 +28,7 @@ STAGE_FOLDERS = (NETWORK, PLAIN, SELECTING, SECOND, HEADS, HEAD)
 OLDER_FOLDERS = ("probe", "again", "longer", "final")  # of automatic runs before decision 37
 CORRECTED = "corrected.npy"  # labels that the second round and the delivered model learn, in their folders
 JUDGMENT, TARGETS = "judgment.safetensors", "targets.npy"  # in the folder of the heads
+RESULTS = ("tables.safetensors", "samples.safetensors", "model.safetensors")  # committed records lack all of them
 TRAINED, HELD_OUT, TESTED = 0, 1, 2  # values of `split` in samples.safetensors
 FEW_KEPT = 0.6  # a class is neglected if less than this part of the usual share of its samples is kept
 
@@ -61,24 +65,25 @@ def read_run(path: Path, with_tables: bool = True) -> Run:
 
 def read_progress(path: Path, with_tables: bool = True) -> Run:
     """Read the folder of a run that may be unfinished."""
-    refuse_older(path)
+    check_folder(path)
     if not (path / "spec.json").is_file():
         raise InputError(f"{path} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
     head, rows = read_head(path), read_rows(path)
     spec, done = head["experiment"], (path / "done").exists()
     if done:
         refuse_incomplete(path, spec, rows)
+        refuse_missing(path)
     try:
         tables = path / "tables.safetensors"  # committed records have none
         return Run(
             spec,
             [row for row in rows if row["event"] == "epoch"],
             rows[-1] if done else {},
-            load_file(tables) if with_tables and done and tables.exists() else {},
+            load_file(verified(tables)) if with_tables and done and tables.exists() else {},
             next((row for row in rows if row["event"] == "start"), {}),
             head.get("versions", {}),
             _class_names(path / "model.safetensors"),
-            head.get("command", ""),
+            plain_command(head.get("command", "")),
         )
     except InputError:
         raise
@@ -90,14 +95,16 @@ def _class_names(model: Path) -> list[str]:
     """Return the class names stored in the header of a delivered model."""
     if not model.exists():
         return []
-    with safe_open(model, framework="numpy") as file:
-        return list(json.loads(file.metadata()["labelsieve"])["classes"])
+    with safe_open(verified(model), framework="numpy") as file:
+        return list(map(str, parse_json(file.metadata()["labelsieve"])["classes"]))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file."""
     try:
-        return dict(json.loads(path.read_bytes()))
+        return dict(parse_json(verified(path).read_bytes()))
+    except InputError:
+        raise
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
 
@@ -110,27 +117,58 @@ def read_spec(path: Path) -> dict[str, Any]:
 def read_scores(path: Path) -> dict[str, Array]:
     """Read the scores of every sample that a run saved after an epoch."""
     try:
-        return dict(load_file(path))
+        return dict(load_file(verified(path)))
+    except InputError:
+        raise
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read the scores {path}: {error}") from error
 
 
 def read_samples(path: Path) -> dict[str, Array] | None:
     """Read the per-sample statistics of a run; None if it was made by a version without them."""
-    file = path / "samples.safetensors"
-    try:
-        return load_file(file) if file.exists() else None
-    except (OSError, ValueError, SafetensorError) as error:
-        raise InputError(f"cannot read {file}: {error}") from error
+    return _read_tensors(path / "samples.safetensors")
 
 
 def read_judgment(run: Path) -> dict[str, Array] | None:
     """Read the out-of-fold predictions of the linear heads of a run; None if it has none."""
-    file = run / HEADS / JUDGMENT
+    return _read_tensors(run / HEADS / JUDGMENT)
+
+
+def _read_tensors(file: Path) -> dict[str, Array] | None:
+    """Read a file of tensors; None if there never was one."""
     try:
-        return load_file(file) if file.exists() else None
+        return load_file(file) if verified(file).exists() else None
+    except InputError:
+        raise
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(f"cannot read {file}: {error}") from error
+
+
+def refuse_missing(run: Path) -> None:
+    """Refuse a finished run without some of its results, or whose stages are missing or not those it was made from."""
+    listed = read_seal(run / DONE)
+    missing = [name for name in RESULTS if name in listed and not (run / name).exists()]
+    if 0 < len(missing) < len(RESULTS):
+        raise InputError(f"{run / missing[0]} is missing; {how_to_mend(run / missing[0])}")
+    if not missing:
+        for name in listed:
+            if "/" in name:
+                verified(run / name, run / DONE)
+
+
+def plain_command(command: str) -> str:
+    """Return the command that started a run if it is one that we would print, else an empty string.
+
+    It comes from the folder of the run, which may be a stranger's: it must name no other program and no code to import.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    model = dict(pairwise(words)).get("--model", "")
+    plain = shlex.join(words) == command and command.isprintable() and words[:2] == ["labelsieve", "train"]
+    joined = any(word.startswith("--") and "=" in word for word in words)  # never printed like this
+    return command if plain and not joined and ":" not in model.removeprefix("timm:") else ""
 
 
 def finished_runs(*roots: Path) -> list[Path]:
@@ -161,8 +199,9 @@ def neglected_classes(run: Run) -> list[str]:
     return [f"{name} ({100 * share:.0f}%)" for name, share, known in every if known and share < least]
 
 
-def refuse_older(run: Path) -> None:
-    """Refuse an automatic run of a version whose stages were others."""
+def check_folder(run: Path) -> None:
+    """Refuse an automatic run of a version whose stages were others, and links that lead out of the folder."""
+    refuse_links(run)
     if any((run / "probe").glob("*/spec.json")):
         raise InputError(
             f"{run} is an automatic run of an older version, whose stages this version does not know; train again "
@@ -172,6 +211,7 @@ def refuse_older(run: Path) -> None:
 
 def audit_folder(place: Path) -> Path:
     """Return the folder of audit files: audit/ in a run folder, or the folder itself for an audit without a run."""
+    refuse_links(place)
     return place if is_separate_audit(place) else place / "audit"
 
 
@@ -183,6 +223,13 @@ def is_separate_audit(place: Path) -> bool:
     if place.resolve().name == "audit" and (run / "spec.json").exists():
         raise InputError(f"{place} is the audit of a run; name the run instead: {run.name}")
     return True
+
+
+def in_use(run: Path, owner: bytes) -> InputError:
+    """Return the error for a run folder in which another process, named in its lock, is training."""
+    process = owner[:100].decode(errors="replace").strip()
+    process = process if process.isdecimal() else "unknown"
+    return InputError(f"run folder {run} is in use by process {process}; wait for it or name another --out")
 
 
 def not_a_run(place: Path) -> InputError:

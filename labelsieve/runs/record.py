@@ -1,16 +1,25 @@
 """Read spec.json and record.jsonl of a run, and check that the record of a finished run is complete and consistent."""
 
-import json
 import math
 from collections.abc import Sequence
-from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
+from labelsieve.files import parse_json, read_verified
+from labelsieve.runs.spec import experiment_from, with_defaults
 
 Row = dict[str, Any]
 REQUIRED = ("method", "criterion", "seed", "epochs")  # fields without which a specification cannot be used
+HEAD_TYPES = {"data": str, "source": str, "command": str, "versions": dict}  # of spec.json, beside the experiment
+ROW_TYPES: dict[str, tuple[type, ...]] = {  # of the lines of a record
+    **dict.fromkeys(("epoch", "round", "samples", "classes", "parameters", "chosen_epoch"), (int,)),
+    **dict.fromkeys(("train_loss", "lr", "test_error", "valid_error", "seconds", "strength"), (int, float)),
+    **dict.fromkeys(("event", "model", "device"), (str,)),
+    **dict.fromkeys(("noise", "chosen", "networks", "versions"), (dict,)),
+    "precision": (int, float, type(None)),
+    "kept": (list,),
+}
 
 
 def errors(rows: Sequence[Row]) -> dict[str, float]:
@@ -37,6 +46,13 @@ def read_head(path: Path) -> dict[str, Any]:
         raise _damaged(file, "it has no experiment")
     if missing := [name for name in REQUIRED if name not in spec]:
         raise _damaged(file, f"its experiment has no {', '.join(missing)}")
+    for name, kind in HEAD_TYPES.items():
+        if not isinstance(head.get(name, kind()), kind):
+            raise _damaged(file, f"its {name} cannot be used")
+    try:
+        experiment_from(with_defaults(spec))
+    except InputError as error:
+        raise _damaged(file, str(error)) from error
     return head
 
 
@@ -48,7 +64,17 @@ def read_rows(path: Path) -> list[Row]:
     for number, row in enumerate(rows, 1):
         if "event" not in row:
             raise _damaged(file, f"line {number} has no event")
+        if wrong := [name for name, value in row.items() if not _is_usable(name, value)]:
+            raise _damaged(file, f"line {number} has a {wrong[0]} that cannot be used")
+        if row["event"] == "epoch" and "epoch" not in row:
+            raise _damaged(file, f"line {number} has no epoch")
     return rows
+
+
+def _is_usable(name: str, value: Any) -> bool:
+    """Return whether a value of a line of a record has the right type."""
+    known = name not in ROW_TYPES or (isinstance(value, ROW_TYPES[name]) and not isinstance(value, bool))
+    return known and (name != "kept" or all(type(share) in (int, float) for share in value))
 
 
 def refuse_incomplete(path: Path, spec: dict[str, Any], rows: Sequence[Row]) -> None:
@@ -81,9 +107,10 @@ def _missing_epoch(spec: dict[str, Any], epochs: Sequence[Row]) -> str:
     options: Row = {"rounds": epochs[-1].get("round", 1), **dict(spec.get("options", ()))}
     rounds: int = options["rounds"]
     found = [(row.get("round", 1), row["epoch"]) for row in epochs]
-    for expected, there in zip_longest(product(range(1, rounds + 1), range(1, spec["epochs"] + 1)), found):
-        if expected is None:
-            return f"epoch {there[1]} is one too many"
+    for number, there in enumerate([*found, None]):
+        expected = (number // spec["epochs"] + 1, number % spec["epochs"] + 1)
+        if expected[0] > rounds:
+            return f"epoch {there[1]} is one too many" if there else ""
         if there != expected:
             of_round = f" of round {expected[0]}" if rounds > 1 else ""
             return f"epoch {expected[1]} of {spec['epochs']}{of_round} is missing or out of order"
@@ -92,7 +119,7 @@ def _missing_epoch(spec: dict[str, Any], epochs: Sequence[Row]) -> str:
 
 def _contradiction(spec: dict[str, Any], epochs: Sequence[Row], end: Row) -> str:
     """Return how the last line contradicts the epochs, or an empty string."""
-    if end.get("chosen_epoch") not in range(1, spec["epochs"] + 1):
+    if not 1 <= end.get("chosen_epoch", 0) <= spec["epochs"]:
         return f"its last line has no chosen_epoch from 1 to {spec['epochs']}"
     computed = errors(epochs)
     for name in ("best", "last", "last_ten"):
@@ -104,7 +131,7 @@ def _contradiction(spec: dict[str, Any], epochs: Sequence[Row], end: Row) -> str
 
 def _json_object(file: Path, text: bytes, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError as error:
         raise _damaged(file, f"{where} is not JSON") from error
     if not isinstance(found, dict):
@@ -113,9 +140,6 @@ def _json_object(file: Path, text: bytes, where: str) -> dict[str, Any]:
 
 
 def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        raise _damaged(file, "it does not exist") from None
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}") from error
+    if not file.is_file():
+        raise _damaged(file, "it is not a file" if file.exists() else "it does not exist")
+    return read_verified(file)

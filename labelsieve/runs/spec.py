@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from inspect import formatannotation
 from typing import Any
 
 from labelsieve.errors import InputError
@@ -38,6 +39,7 @@ CHOICES = {
     "forward": ("one", "second"),
 }
 NOT_IN_NAME = ("cache", "workers", "scores")  # these affect speed and extra output, not the result
+MOST = {"epochs": 10**6, "batch": 10**9, "threads": 1024, "workers": 1024, "size": 2048}  # larger values are mistakes
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,9 @@ class Experiment:
             value = getattr(self, name)
             if value < least:
                 raise InputError(f"{name} must be at least {least}, got {value}")
+        for name, most in MOST.items():
+            if (getattr(self, name) or 0) > most:
+                raise InputError(f"{name} must be at most {most:,}, got {getattr(self, name):,}")
         if self.warmup >= self.epochs:
             raise InputError(
                 f"a warm-up of {self.warmup} epochs leaves none of {self.epochs} for sample selection; lower --warmup"
@@ -138,13 +143,37 @@ def with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def experiment_from(saved: dict[str, Any]) -> Experiment:
-    """Return the experiment described by a saved specification."""
-    known = {field.name for field in dataclasses.fields(Experiment)}
+    """Return the experiment described by a saved specification; refuse values of wrong types."""
+    known = {field.name: formatannotation(field.type) for field in dataclasses.fields(Experiment)}
     settings = {name: value for name, value in saved.items() if name in known}
+    for name, value in settings.items():
+        if not _has_type(value, known[name]):
+            raise InputError(f"{name} cannot be {json.dumps(value)[:80]}")
     settings["options"] = tuple((name, value) for name, value in settings.get("options", ()))
     settings["drops"] = tuple(settings.get("drops", Experiment.drops))
     settings["scores"] = tuple(settings.get("scores", ()))
     return Experiment(**settings)
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    """Return whether a JSON value has the type of a field, as it is written in `Experiment`."""
+    kind, _, optional = kind.partition(" | ")
+    if value is None:
+        return bool(optional)
+    if kind.startswith("tuple[tuple["):  # pairs of a name and a plain value
+        pairs = isinstance(value, list | tuple) and all(isinstance(pair, list | tuple) for pair in value)
+        return pairs and all(len(pair) == 2 and isinstance(pair[0], str) and _is_plain(pair[1]) for pair in value)
+    if kind.startswith("tuple["):
+        inner = kind.removeprefix("tuple[").partition(",")[0]
+        return isinstance(value, list | tuple) and all(_has_type(each, inner) for each in value)
+    if kind == "float":
+        return type(value) in (int, float) and -1e308 < value < 1e308
+    return type(value).__name__ == kind
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is one that an option of a method may have."""
+    return value is None or isinstance(value, str | bool | int | float | list)
 
 
 def experiment_for(data: str, **given: Any) -> Experiment:

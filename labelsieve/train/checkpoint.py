@@ -1,10 +1,11 @@
 """Files from which a training resumes: checkpoints and the record; nothing is ever unpickled."""
 
-import hashlib
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from labelsieve.files import disk_error, write_atomically
+from labelsieve.files import digest_of, disk_error, parse_json, write_atomically
 
 KEEP = 2  # checkpoints; the older one is used if the newer one is damaged
 
@@ -21,7 +22,10 @@ Row = dict[str, Any]  # one line of a record
 
 
 class Checkpoints:
-    """The newest checkpoints of a run in their own folder: .safetensors files and JSON manifests with checksums."""
+    """The newest checkpoints of a run in their own folder: .safetensors files, and JSON manifests with the facts.
+
+    A manifest has one digest over tensors and facts. A damaged checkpoint is not used; the one before it is.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,7 +34,7 @@ class Checkpoints:
         """Write tensors, then a manifest with the facts that makes them valid, then delete older checkpoints."""
         self.folder.mkdir(exist_ok=True)
         content = serialize_tensors(tensors)
-        manifest = {"sha256": hashlib.sha256(content).hexdigest(), **facts}
+        manifest = {"digest": digest_of(content, json.dumps(facts).encode()), **facts}
         write_atomically(self._tensors(number), content)
         write_atomically(self._manifest(number), json.dumps(manifest).encode())
         for old in self._numbers()[:-KEEP]:
@@ -41,24 +45,33 @@ class Checkpoints:
         """Return the tensors and facts of the newest undamaged checkpoint, or None."""
         for number in reversed(self._numbers()):
             try:
-                content = self._tensors(number).read_bytes()
-                manifest = json.loads(self._manifest(number).read_bytes())
-                if hashlib.sha256(content).hexdigest() == manifest.pop("sha256"):
-                    return load(content), manifest
-            except (OSError, ValueError, KeyError, SafetensorError):
-                pass
-            warnings.warn(f"{self._tensors(number)} is damaged; using the checkpoint before it", stacklevel=2)
+                return self._read(number)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+                warnings.warn(f"{self._tensors(number)} is damaged; using the checkpoint before it", stacklevel=2)
         return None
 
+    def _read(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors and facts; raise an error if they are not those that were saved."""
+        content = self._tensors(number).read_bytes()
+        facts = parse_json(self._manifest(number).read_bytes())
+        if "sha256" in facts:  # written by an older version: a digest of the tensors alone
+            expected, found = facts.pop("sha256"), digest_of(content)
+        else:
+            expected, found = facts.pop("digest"), digest_of(content, json.dumps(facts).encode())
+        if found != expected:
+            raise ValueError("the digest differs")
+        return load(content), facts
+
     def clear(self) -> None:
-        """Delete the folder."""
-        if self.folder.exists():
-            for path in self.folder.iterdir():
-                path.unlink()
+        """Delete the folder; another process may be doing the same."""
+        for path in self.folder.glob("*"):
+            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
             self.folder.rmdir()
 
     def _numbers(self) -> list[int]:
-        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json"))
+        names = (path.name for path in self.folder.glob("*.json"))
+        return sorted(int(name.removesuffix(".json")) for name in names if re.fullmatch(r"[0-9]{6,9}\.json", name))
 
     def _tensors(self, number: int) -> Path:
         return self.folder / f"{number:06d}.safetensors"
@@ -84,9 +97,13 @@ class Record:
         except OSError as error:
             raise disk_error(self.path, error) from error
 
-    def size(self) -> int:
-        """Return the size of the file in bytes."""
-        return self.path.stat().st_size if self.path.exists() else 0
+    def text(self) -> str:
+        """Return everything that was appended."""
+        return self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+
+    def restore(self, text: str) -> None:
+        """Replace the content by an earlier one."""
+        write_atomically(self.path, text.encode())
 
     def truncate(self, size: int) -> None:
         """Remove everything after the first `size` bytes."""

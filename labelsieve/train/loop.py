@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from labelsieve.core.method import Method
 from labelsieve.core.part import Predict
 from labelsieve.core.processes import Processes, gather_predictions
-from labelsieve.errors import Diverged, Stopped
+from labelsieve.errors import Diverged, InputError, Stopped
 from labelsieve.runtime import RowsGenerator, derive, generator
 from labelsieve.train.augment import Augment
 from labelsieve.train.checkpoint import Checkpoints, Record, Row, add_prefix, select_prefix
@@ -192,10 +192,24 @@ class _TrainingRun:
         found = self.processes.from_first(self.checkpoints.newest() if self.checkpoints else None)
         if found is None:
             return
-        tensors, facts = found
-        if self.record:
-            self.record.truncate(facts["record_size"])
+        try:
+            self._restore(*found)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            assert self.checkpoints is not None
+            raise InputError(
+                f"{self.checkpoints.folder} does not fit this training; delete that folder and run the command again"
+            ) from error
+
+    def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Take over the state of a checkpoint."""
         self.round, self.epochs_done, self.rows = facts["round"], facts["epochs_done"], facts["rows"]
+        known = self.round < self.method.rounds and self.epochs_done <= self.training.epochs
+        if not known or len(self.rows) != self.round * self.training.epochs + self.epochs_done:
+            raise ValueError("the checkpoint is of another training")
+        if self.record and "record" in facts:
+            self.record.restore(facts["record"])
+        elif self.record:  # a checkpoint of an older version
+            self.record.truncate(facts["record_size"])
         self._start_round()
         self.networks.load_state_dict(select_prefix("networks", tensors))
         self.method.load_state_dict(select_prefix("method", tensors))
@@ -275,9 +289,7 @@ class _TrainingRun:
         order = torch.randperm(len(self.train), generator=random)
         left_over = len(order) % self.training.batch
         drop_last = self.method.drop_last or self.training.drop_last
-        modules = self.networks.modules()
-        has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
-        drop = drop_last or (left_over == 1 and has_batch_norm)
+        drop = drop_last or (left_over == 1 and has_batch_norm(self.networks))
         if drop and left_over < len(order):
             order = order[: len(order) - left_over]
         return order.to(self.train.labels.device)
@@ -328,7 +340,7 @@ class _TrainingRun:
             "epochs_done": self.epochs_done,
             "chosen_epoch": self.chosen.epoch,
             "chosen_error": self.chosen.valid_error,
-            "record_size": self.record.size() if self.record else 0,
+            "record": self.record.text() if self.record else "",
             "rows": self.rows,
         }
         self.checkpoints.save(self.round * self.training.epochs + self.epochs_done, tensors, facts)
@@ -358,7 +370,7 @@ class Steps:
         device = data.labels.device
         self.meters = Meters(learner.method.networks, data.num_classes, device)
         self.tally = Tally(learner.method, len(data), device)
-        self.order = torch.empty(len(data) + learner.training.batch, dtype=torch.int64, device=device)
+        self.order = torch.empty(len(data) + min(learner.training.batch, len(data)), dtype=torch.int64, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
 
     def epoch(self, order: Tensor, size: int) -> Iterator[Callable[[], None]]:
@@ -411,6 +423,11 @@ def independent_batches(samples: int, batch: int, random: torch.Generator) -> Te
 def _copy_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return detached copies."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def has_batch_norm(network: nn.Module) -> bool:
+    """Return whether a network has batch-norm, which cannot learn from a single sample."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
 
 
 def set_generator(modules: nn.Module, random: torch.Generator) -> None:

@@ -49,7 +49,7 @@ class Learner:
         Of several processes, each has the inputs of its rows of the batch, and the labels and index of the whole batch.
         """
         before = [[flat.clone() for flat in buffers] for buffers in self.buffers]
-        kernels = step_kernels(inputs.device) if self.processes.count == 1 else None
+        kernels: Any = step_kernels(inputs.device) if self.processes.count == 1 else None
         fused = False
         if self.num_learned(len(labels)) < len(labels):
             step = self._two_pass_step(inputs, labels, index, before)

@@ -85,7 +85,9 @@ def test_run_interrupted_between_the_networks_is_resumed(given_rate_run, tmp_pat
     for name in ("spec.json", "record.jsonl", "lock"):
         shutil.copy(out / "network" / "1" / name, cut / "network" / "1")
     message = unfinished(cut)
-    assert " was interrupted after 2 of 2 epochs of network training 1; resume it with: labelsieve train" in message
+    assert (
+        " was interrupted after 2 of 2 epochs of network training 1; run the command that started it again" in message
+    )
     assert execute([*argv, str(cut)]) == 0
     assert (cut / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 

@@ -35,12 +35,13 @@ def content_of(folder):
 
 
 def forget_sources(run):
-    """Turn a run into one of an older version, which stored neither request nor fingerprint of the files."""
+    """Turn a run into one of an older version, which stored no request, no fingerprint of the files and no digests."""
     (run / "request.json").unlink(missing_ok=True)
     for file in run.rglob("spec.json"):
         head = json.loads(file.read_text())
         head.pop("source")
         file.write_text(json.dumps(head))
+        (file.parent / "done").write_bytes(b"")  # without digests
 
 
 # From the noise rate to the report
@@ -323,6 +324,7 @@ def test_warning_about_a_neglected_class(options, advice, noisy_file, tmp_path, 
     *rest, last, end = (run / "record.jsonl").read_text().splitlines()
     row = json.loads(last)
     row["kept"][1] = 0.07
+    (run / "done").write_bytes(b"")  # as of an older version, without digests
     (run / "record.jsonl").write_text("\n".join([*rest, json.dumps(row), end]) + "\n")
     assert execute(argv) == 0  # finished: its record is described again
     shown = capsys.readouterr().out

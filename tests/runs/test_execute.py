@@ -75,7 +75,8 @@ def test_finished_run_is_recognised_without_decoding(tmp_path, monkeypatch):
 
 
 def test_run_of_an_older_version_without_a_source_is_still_finished(trained, data, capsys):
-    """Older versions wrote neither the fingerprint of the files nor the request."""
+    """Older versions wrote neither the fingerprint of the files nor the request nor digests."""
+    (trained / "done").write_bytes(b"")
     head = json.loads((trained / "spec.json").read_text())
     del head["source"]
     (trained / "spec.json").write_text(json.dumps(head))

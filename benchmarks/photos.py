@@ -111,7 +111,7 @@ def write_texts(folder: Path, rows: dict, labels: np.ndarray, classes: list[str]
 
 
 def cifar(arrays: Path, labels: Path, kind: str, count: int, seed: int, room: Path) -> Cell:
-    data, people = np.load(arrays), np.load(labels)
+    data, people = dict(np.load(arrays)), np.load(labels)  # decompress each array once
     chosen = np.random.default_rng(seed).permutation(len(data["train_images"]))[:count]
     classes = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     true = data["train_labels"][chosen].astype(int)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import photos
+from benchmarks import photos, stages
 from labelsieve.methods import METHODS, options_of
 from labelsieve.paper.figures import points
 from labelsieve.paper.tables import experiment, tables
@@ -73,6 +73,10 @@ def test_the_cost_of_embedding_comes_from_the_record():
     assert f"{resumption['files']:,} files, embedded by a process that was killed three times" in words
     assert f"with a full cache they take {resumption['seconds with a full cache']:.1f} s" in words
     assert resumption["features equal bit for bit"] and len(resumption["killed"]) == 3
+
+
+def test_tables_of_the_stages_match_the_records():
+    assert stages.tables(*stages.read_rows()) in AUTO
 
 
 def test_tables_of_photographs_match_the_record():

@@ -248,7 +248,7 @@ def test_killed_process_ends_all_with_one_line_and_the_same_command_resumes(tmp_
     ("words", "message"),
     [
         (["audit", "x"], "error: torchrun works with labelsieve train only; run labelsieve audit without it"),
-        (["train", "--batch", "x"], "error: argument --batch: invalid int value: 'x'; see labelsieve train --help"),
+        (["train", "--batch", "x"], "error: argument --batch: 'x' is not an integer; see labelsieve train --help"),
     ],
 )
 def test_errors_in_the_command_line_are_printed_by_the_first_process(words, message, monkeypatch, capsys):

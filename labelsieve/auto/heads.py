@@ -123,7 +123,6 @@ def _summary(judgment: Judgment) -> dict[str, Any]:
 def _tensors(name: str, guesses: Guesses) -> dict[str, Array]:
     """Return guesses as named tensors."""
     return {
-        f"{name}/label": guesses.labels.astype(np.int32),
         f"{name}/confidence": guesses.confidence.astype(np.float32),
         f"{name}/likeliest": guesses.likeliest.astype(np.int32),
         f"{name}/likelihood": guesses.likelihood.astype(np.float32),

@@ -3,7 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from labelsieve.errors import InputError, nearest
+from labelsieve.catalogue import refuse_unknown_name
+from labelsieve.errors import InputError
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -52,14 +53,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> None:
     from labelsieve.audit.files import EXPORTS
-    from labelsieve.auto.audit import audit_run
-    from labelsieve.auto.files import audit_files
 
     for name in options.export:
-        if name not in EXPORTS:
-            raise InputError(f"unknown export {name!r}: {nearest(name, EXPORTS)}")
+        refuse_unknown_name("export", name, EXPORTS)
     without_run = options.pred_probs is not None or options.features is not None
     if options.run and not without_run:
+        from labelsieve.auto.audit import audit_run
+
         audit_run(
             Path(options.run),
             options.out,
@@ -70,6 +70,8 @@ def run(options: Namespace) -> None:
             cache=options.cache,
         )
     elif without_run and options.labels is not None and options.out is not None and not options.run:
+        from labelsieve.auto.files import audit_files
+
         audit_files(
             Path(options.labels),
             options.out,

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
+from labelsieve.runs.spec import experiment_for, parse_methods
 
 USED_SETTINGS = (
     *("size", "label_column", "image_column", "labels", "test", "skip_bad"),
-    *("model", "epochs", "warmup", "batch", "lr", "sampler", "forward", "device", "precision"),
+    *("model", "epochs", "warmup", "batch", "lr", "sampler", "forward", "device", "precision", "threads"),
 )
 
 
@@ -44,12 +45,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     shared.add_reading(parser)
     shared.add_training(parser, full=False)
-    shared.add_machines(parser)
+    shared.add_config(parser)
+    machine = shared.add_machines(parser)
+    machine.add_argument("--threads", type=shared.integer, metavar="N", help="CPU threads of each run. Default: 1")
 
 
 def run(options: Namespace) -> None:
-    from labelsieve.sweep.compare import compare, parse_methods
-
     shared.check_noise(options.noise, options.rate)
     if options.noise is not None and (shared.is_matrix(options.noise) or options.noise.startswith("asymmetric")):
         raise InputError(
@@ -60,15 +61,21 @@ def run(options: Namespace) -> None:
         raise InputError(
             "give --noise pair --rate 0.4 to add noise, or --noise-rate, the share of labels that are wrong"
         )
-    settings = shared.experiment_settings(options)
+    methods, seeds = parse_methods(options.methods), shared.seeds_of(options)
+    settings = {name: value for name, value in shared.experiment_settings(options).items() if name in USED_SETTINGS}
+    experiment_for(options.data, noise_rate=options.noise_rate, **settings)  # raises for wrong values
+    shared.check_on(options)
+    shared.save_config(options)
+    from labelsieve.sweep.compare import compare  # imports torch, after all that can be checked without it
+
     compare(
         options.data,
-        parse_methods(options.methods),
+        methods,
         noise=options.noise,
         rate=options.rate or 0.0,
         noise_rate=(options.rate or 0.0) if options.noise_rate is None else options.noise_rate,
-        seeds=range(options.first_seed, options.first_seed + options.seeds),
+        seeds=seeds,
         form=options.format,
         **shared.selected(options, "against", "save", "out", "at_once", "on"),
-        **{name: settings[name] for name in USED_SETTINGS},
+        **settings | shared.machine_settings(options),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from labelsieve.commands import options as shared
 from labelsieve.commands import train
 from labelsieve.errors import InputError, nearest
+from labelsieve.runs.spec import parse_methods
 
 COMPARISON = {  # options of the demo on fashion
     "noise": "pair",
@@ -59,15 +60,17 @@ def run(options: Namespace) -> None:
 
 
 def _compare_methods(options: Namespace, out: Path) -> None:
-    from labelsieve.sweep.compare import compare, parse_methods
+    methods, seeds = parse_methods(options.methods), shared.seeds_of(options)
+    shared.check_noise(options.noise, options.rate)
+    from labelsieve.sweep.compare import compare
 
     compare(
         "fashion",
-        parse_methods(options.methods),
+        methods,
         noise=options.noise,
         rate=options.rate,
         noise_rate=options.rate,
-        seeds=range(options.first_seed, options.first_seed + options.seeds),
+        seeds=seeds,
         out=out,
     )
     print("next: find the wrong labels among photographs: labelsieve demo photos")

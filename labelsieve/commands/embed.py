@@ -45,6 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
+    shared.check_on(options)
     from labelsieve.data import ReadOptions
     from labelsieve.data.images import describe_unusable
     from labelsieve.features.backbones import find_backbone

@@ -4,7 +4,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import labelsieve
-from labelsieve.errors import InputError, nearest
+from labelsieve.catalogue import criteria, methods, options_of, refuse_unknown_name
+from labelsieve.text import plain_equations
 
 PACKAGE = Path(labelsieve.__file__).parent
 PAGES = (PACKAGE / "method_pages", PACKAGE.parent / "docs" / "methods")  # in a wheel, and in a clone
@@ -15,17 +16,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    print(page(options.name) if options.name else _listing())
+    print(plain_equations(page(options.name)) if options.name else _listing())
 
 
 def _listing() -> str:
     """Return all methods and criteria with their options."""
-    from labelsieve.core.criteria import CRITERIA
-    from labelsieve.methods import METHODS, keywords, options_of, summary
-
-    lines = [_entry(name, summary(name), options_of(name)) for name in METHODS]
+    lines = [_entry(name, entry.summary, options_of(name)) for name, entry in methods().items()]
     lines += ["", "criteria (--criterion), for every method:"]
-    lines += [_entry(name, (part.__doc__ or "").splitlines()[0], keywords(part)) for name, part in CRITERIA.items()]
+    lines += [_entry(name, entry.summary, entry.options) for name, entry in criteria().items()]
     return "\n".join([*lines, "", "labelsieve methods NAME shows the page of a method."])
 
 
@@ -36,12 +34,9 @@ def _entry(name: str, summary: str, options: dict[str, object]) -> str:
 
 def page(name: str) -> str:
     """Return the page of a method in docs/methods, or its entry in the list if it has none."""
-    from labelsieve.methods import METHODS, options_of, summary
-
-    if name not in METHODS:
-        raise InputError(f"unknown method {name!r}: {nearest(name, METHODS)}")
+    refuse_unknown_name("method", name, methods())
     for folder in PAGES:
         path = folder / f"{name}.md"
         if path.exists():
             return path.read_text(encoding="utf-8").rstrip()
-    return _entry(name, summary(name), options_of(name))
+    return _entry(name, methods()[name].summary, options_of(name))

@@ -10,7 +10,13 @@ MATRIX_SHOWN = 20  # classes
 
 def add_arguments(parser: ArgumentParser) -> None:
     shared.add_data(parser, default="fashion")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="label file (.csv) to write")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="label file (.csv or .npy) to write; with --paper, a folder",
+    )
     parser.add_argument(
         "--kind",
         default="pair",
@@ -25,16 +31,26 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--exact", action="store_true", help="corrupt exactly the given share of each class")
     parser.add_argument("--seed", type=shared.integer, default=0, metavar="N", help="random seed. Default: 0")
+    parser.add_argument(
+        "--paper",
+        action="store_true",
+        help="write the labels of every cell and seed of the paper's tables for cifar10 or cifar100, checked by digest",
+    )
     parser.add_argument("--skip-bad", action="store_true", help="skip files and rows that cannot be read")
     shared.add_columns(parser)
 
 
 def run(options: Namespace) -> None:
+    if not shared.is_matrix(options.kind):
+        shared.check_noise(options.kind, options.rate)
     from labelsieve.data import ReadOptions, load_data
     from labelsieve.data.labels import write_labels
     from labelsieve.noise import corrupt, transition_counts
     from labelsieve.runs.data import noise_matrix
 
+    if options.paper:
+        _write_paper_noise(options.data, options.out)
+        return
     reading = ReadOptions(label=options.label_column, image=options.image_column, skip_bad=options.skip_bad)
     train = load_data(options.data, reading).train
     matrix = noise_matrix(options.kind, options.rate, options.noise_map, train.num_classes)
@@ -48,3 +64,13 @@ def run(options: Namespace) -> None:
         print("number of samples; rows: true class, columns: label")
         for name, row in zip(train.classes, counts.tolist(), strict=True):
             print(f"{name:>{width}} " + " ".join(f"{count:5}" for count in row))
+
+
+def _write_paper_noise(data: str, folder: Path) -> None:
+    from labelsieve.data import load_data
+    from labelsieve.paper.noise_files import refuse_unknown, write_noise_files
+
+    refuse_unknown(data)
+    train = load_data(data).train
+    made = write_noise_files(data, train.labels, train.classes, folder)
+    print(f"{folder}: {len(made)} label files, whose digests are the published ones; listed in {data}-noise.csv")

@@ -1,10 +1,12 @@
 """Options that several commands share, and the settings that follow from them."""
 
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace, _ArgumentGroup
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from labelsieve.catalogue import parse_noise
 from labelsieve.errors import InputError
 from labelsieve.runs.spec import DATASET_SETTINGS, OPEN_SETTINGS, Experiment
 from labelsieve.text import parse_integer, parse_number
@@ -226,6 +228,13 @@ def add_on(group: _ArgumentGroup) -> None:
     )
 
 
+def check_on(options: Namespace) -> None:
+    """Refuse an address where no Ray cluster answers, before anything is read or trained."""
+    from labelsieve.sweep.address import refuse_unreachable
+
+    refuse_unreachable(options.on)
+
+
 def add_reproduction(parser: ArgumentParser) -> None:
     """Add the options of commands that reproduce the paper."""
     group = add_machines(parser)
@@ -253,10 +262,41 @@ def add_seeds(parser: ArgumentParser) -> None:
     parser.add_argument("--first-seed", type=integer, default=0, metavar="N", help="first seed. Default: 0")
 
 
+def seeds_of(options: Namespace) -> range:
+    """Return the seeds of a comparison."""
+    if options.seeds < 1:
+        raise InputError("seeds must be at least 1")
+    return range(options.first_seed, options.first_seed + options.seeds)
+
+
 def add_output(parser: ArgumentParser) -> None:
     """Add the options for the format and the file of a table."""
     parser.add_argument("--format", default="text", metavar="KIND", help="text (default), markdown, latex or csv")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the table to this file. Default: the terminal")
+
+
+def add_config(parser: ArgumentParser, like: bool = False) -> None:
+    """Add the options for settings in files; `like`: those of an earlier run as well."""
+    group = parser.add_argument_group("settings (docs/settings.md)")
+    group.add_argument(
+        "--config", type=Path, metavar="FILE", help="read settings from this .toml file; options given here win"
+    )
+    group.add_argument(
+        "--save-config", type=Path, metavar="FILE", help="write the settings of this command to this .toml file"
+    )
+    if like:
+        group.add_argument(
+            "--like", type=Path, metavar="RUN", help="use the settings of an earlier run; options given here win"
+        )
+
+
+def save_config(options: Namespace) -> None:
+    """Write the settings of a command to the file of --save-config, if one is given."""
+    if options.save_config is not None:
+        from labelsieve.config import save_settings
+
+        save_settings(options.save_config, options.settings)
+        print(f"settings: {options.save_config}", file=sys.stderr)
 
 
 def selected(options: Namespace, *names: str) -> dict[str, Any]:
@@ -271,17 +311,22 @@ def refuse_ambiguous(data: str) -> None:
 
 
 def experiment_settings(options: Namespace) -> dict[str, Any]:
-    """Return the options that are fields of an experiment, with device, precision and network filled in."""
-    from labelsieve.runtime import best_device, best_precision
-
+    """Return the options that are fields of an experiment, without asking torch: the device may still be auto."""
     if not getattr(options, "embedded", False):  # the demo means the embedded data
         refuse_ambiguous(options.data)
     known = {field.name for field in fields(Experiment)}
     settings = {name: value for name, value in vars(options).items() if name in known}
-    device = best_device() if options.device == "auto" else options.device
-    settings |= {"device": device, "precision": options.precision or best_precision(device)}
+    settings["precision"] = options.precision or Experiment.precision
     settings["model"] = options.model or (None if options.data in DATASET_SETTINGS else "auto")
     return settings
+
+
+def machine_settings(options: Namespace) -> dict[str, Any]:
+    """Return the device and the precision, chosen for this machine where the user has given none."""
+    from labelsieve.runtime import best_device, best_precision
+
+    device = best_device() if options.device == "auto" else options.device
+    return {"device": device, "precision": options.precision or best_precision(device)}
 
 
 def open_settings(options: Namespace) -> list[str]:
@@ -291,17 +336,17 @@ def open_settings(options: Namespace) -> list[str]:
 
 def check_noise(noise: str | None, rate: float | None) -> None:
     """Refuse unknown or incompletely specified noise."""
-    from labelsieve.noise import parse_kind
-
     if noise is None and rate is not None:
         raise InputError("--rate is the rate of added noise: give --noise as well, or --noise-rate for existing noise")
     if noise is not None and is_matrix(noise) and rate is not None:
         raise InputError(f"the matrix {noise} determines the noise rate; remove --rate")
     if noise is None or is_matrix(noise):
         return
-    parse_kind(noise)  # raises for unknown kinds
+    parse_noise(noise)  # raises for unknown kinds
     if rate is None:
         raise InputError(f"give --rate, the rate of the added {noise} noise")
+    if not 0 <= rate <= 1:
+        raise InputError(f"noise rate must be in [0, 1], got {rate}")
 
 
 def is_matrix(noise: str) -> bool:

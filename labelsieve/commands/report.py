@@ -27,9 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
+    if not options.runs:
+        raise InputError("name the run to report: labelsieve report RUN")
     from labelsieve.auto.audit import audit_run
     from labelsieve.report.page import write_report
 
-    if not options.runs:
-        raise InputError("name the run to report: labelsieve report RUN")
     print(f"report: {write_report(options.runs, options.out, options.gallery, audit_run)}")

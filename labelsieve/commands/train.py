@@ -3,10 +3,12 @@
 import os
 import shlex
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labelsieve.catalogue import refuse_unknown
 from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
 from labelsieve.runs.spec import Experiment, experiment_for, parse_options
@@ -54,24 +56,49 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--scores", default="", metavar="EPOCHS", help="save the scores of all samples after these epochs"
     )
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="show the curves in tensorboard, wandb or mlflow while training; repeatable (docs/tracking.md)",
+    )
     parser.add_argument("--seed", type=shared.integer, default=0, metavar="N", help="random seed. Default: 0")
+    parser.add_argument(
+        "--report",
+        action=BooleanOptionalAction,
+        default=True,
+        help="list the suspect labels (audit/labels.csv) and write a page (report.html) at the end",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the stages and the estimated time; train nothing")
     shared.add_reading(parser, streaming=True)
     shared.add_noise(parser)
     shared.add_training(parser)
+    shared.add_config(parser, like=True)
     machine = shared.add_machine(parser)
-    machine.add_argument("--threads", type=shared.integer, metavar="N", help="CPU threads. Default: all cores")
+    machine.add_argument(
+        "--threads",
+        type=shared.integer,
+        metavar="N",
+        help="CPU threads; they change the last bits of the results. Default: one for small networks, else all cores",
+    )
 
 
 def run(options: Namespace) -> None:
     from labelsieve.runs.find import refuse_running
-
-    if options.out is not None and os.environ.get("RANK", "0") == "0":
-        refuse_running(options.out)  # before torch is imported
-    from labelsieve.runs.execute import follow
-    from labelsieve.runs.team import teamed
+    from labelsieve.runs.track import parse_trackers
 
     experiment, noise_is_unknown = requested_experiment(options)
+    refuse_unknown(experiment.method, experiment.criterion, dict(experiment.options))
+    if os.environ.get("RANK", "0") == "0":
+        if options.out is not None:
+            refuse_running(options.out)
+        shared.save_config(options)
+    options.log = parse_trackers(options.log)
+    from labelsieve.runs.execute import follow  # imports torch, after all that can be checked without it
+    from labelsieve.runs.team import teamed
+
+    experiment = replace(experiment, **shared.machine_settings(options))
     with teamed(experiment.device) as team:
         if team is None or team.leads:
             _lead(options, experiment, noise_is_unknown, team)
@@ -92,9 +119,11 @@ def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, te
         save_request,
         train,
         with_default_backbone,
+        with_threads,
     )
     from labelsieve.runs.data import Shelf
     from labelsieve.runs.find import refuse_running
+    from labelsieve.runs.track import track_finished
 
     if options.backbone is None and options.model is None:
         experiment = with_default_backbone(experiment, options.finetune)
@@ -103,9 +132,11 @@ def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, te
     damaged = not options.dry_run and mend(path)
     shelf = Shelf()
     unsettled = shared.open_settings(options)
-    facts = request_facts(experiment, unsettled, options.method, options.final, options.finetune)
+    all_unsettled = [*unsettled, *(["threads"] if options.threads is None else [])]
+    facts = request_facts(experiment, all_unsettled, options.method, options.final, options.finetune)
     if not options.dry_run and not damaged and is_finished_request(path, facts):
         print_finished(path)
+        track_finished(path, options.log)
     else:
         request = make_request(
             experiment,
@@ -116,17 +147,18 @@ def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, te
             shelf=shelf,
             finetune=options.finetune,
         )
+        if options.threads is None:
+            request = with_threads(request, shelf)
         if options.dry_run:
             print(forecast(request, path, shelf))
             return
-        train(request, path, Runner(shelf, options.command_line, team))
+        train(request, path, Runner(shelf, options.command_line, team, options.log))
         save_request(path, facts)
-    audited = (path / "audit" / "labels.csv").exists() and not (path / "audit" / "summary.json").exists()
-    _finish(path, shelf, options.cache, automatic=noise_is_unknown or audited)
+    _finish(path, shelf, options.cache, options.report)
 
 
 def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
-    """Return the experiment given by the options, and whether its noise rate must be estimated."""
+    """Return the experiment given by the options, on an open device, and whether its noise rate is unknown."""
     rate = _noise_rate(options)
     settings = shared.experiment_settings(options)
     settings |= {
@@ -134,7 +166,7 @@ def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
         "options": _method_options(options),
         "noise_rate": 0.0 if rate is None else rate,
         "scores": _epoch_numbers(options.scores),
-        "threads": _default_threads() if options.threads is None else options.threads,
+        "threads": Experiment.threads if options.threads is None else options.threads,  # chosen when the data is known
     }
     if options.features is not None and options.backbone not in (None, "none"):
         raise InputError("--features replaces the samples by features; omit --backbone")
@@ -142,19 +174,13 @@ def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
     return experiment_for(settings.pop("data"), **settings), rate is None
 
 
-def _default_threads() -> int:
-    """Return the number of cores, divided by the number of processes that torchrun started on this machine."""
-    together = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
-    return max(1, (os.cpu_count() or 1) // together)
-
-
-def _finish(path: Path, shelf: "Shelf", cache: str | None, automatic: bool) -> None:
-    """Write the report of an automatic run, or one whose audit was damaged, and print the next commands."""
+def _finish(path: Path, shelf: "Shelf", cache: str | None, report: bool) -> None:
+    """Write audit and report, and print the next command."""
     from labelsieve.auto.audit import audit_run
     from labelsieve.report.page import write_report
 
     quoted = shlex.quote(str(path))
-    if automatic:
+    if report:
         print(f"report: {write_report((path,), None, 200, partial(audit_run, shelf=shelf, cache=cache))}")
         print(f"review the suspect labels: labelsieve review {quoted}")
     else:

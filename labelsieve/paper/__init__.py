@@ -4,7 +4,8 @@
 - comparison: our numbers beside the printed ones, as rows of tables.
 - reproduce: `labelsieve table`.
 - figures, draw: `labelsieve figure`: the runs behind each figure, and drawing with matplotlib.
+- noise_files: `labelsieve noise --paper`: the noisy labels of every cell.
 - results: `labelsieve results`, which updates docs/results.md from the records.
 """
 
-__all__ = ["comparison", "draw", "figures", "reproduce", "results", "tables"]
+__all__ = ["comparison", "draw", "figures", "noise_files", "reproduce", "results", "tables"]

@@ -254,7 +254,7 @@ def verdict(differences: Sequence[float], printed: float | None) -> str:
         return "one seed"
     low, high = interval(differences)
     if low <= 0 <= high:
-        return "no difference shown"
+        return f"less than {NEAR} apart" if low > -NEAR and high < NEAR else "no difference shown"
     if low > 0:
         return "worse"
     return "holds" if printed < 0 else "differs"
@@ -375,6 +375,37 @@ def _variants(evidence: Evidence) -> Rows:
     return rows
 
 
+def _aligned(evidence: Evidence) -> Rows:
+    """Return the effect of aligned predictions on the best error and on the classes that are given up."""
+    header = [
+        "data",
+        "noise",
+        "method",
+        "unchanged (n)",
+        "aligned (n)",
+        "aligned minus unchanged, seed by seed",
+        "mean",
+    ]
+    rows = [[*header, "95% interval", "epochs with a class given up"]]
+    for aligned in evidence.variants:
+        method, _, change = aligned.method.partition(" (")
+        unchanged = evidence.cells.get(replace(aligned, method=method).name)
+        if change != "align True)" or unchanged is None:
+            continue
+        seeds = sorted(aligned.errors.keys() & unchanged.errors.keys())
+        effects = [aligned.errors[seed] - unchanged.errors[seed] for seed in seeds]
+        rows.append([aligned.data, aligned.column, method, format_ours(unchanged), format_ours(aligned)])
+        rows[-1] += [", ".join(f"{effect:+.2f}" for effect in effects), plus_minus(effects, 2, "+")]
+        counts = [sum(_epochs_with_loss(cell.runs[seed]) for seed in seeds) for cell in (unchanged, aligned)]
+        rows[-1] += [_format_interval(effects), f"{counts[0]} unchanged, {counts[1]} aligned"]
+    return rows
+
+
+def _epochs_with_loss(run: Run) -> int:
+    """Count the epochs in which a class was given up."""
+    return sum(classes_given_up(run, row) > 0 for row in run.epochs)
+
+
 def _unchanged_name(name: str) -> str:
     """Return the name of the runs that a variant is compared with: those with one pass if it has other changes too."""
     usual, _, changed = name.partition(" (")
@@ -394,6 +425,7 @@ def _as_block(rows_of: Callable[[Evidence], Rows]) -> Callable[[Evidence], str]:
 BLOCKS: dict[str, Callable[[Evidence], str]] = {
     "claims": _as_block(_claims),
     "numbers": _as_block(_numbers),
+    "aligned": _as_block(_aligned),
     "runs": _what_was_run,
     "not run": _not_run,
     "tables": _all_tables,

@@ -22,7 +22,7 @@ from labelsieve.runs.find import identity, known_runs
 from labelsieve.runs.record import errors
 from labelsieve.runs.spec import Experiment
 from labelsieve.sweep.sweep import Worker, folder_of
-from tests.conftest import blobs
+from tests.conftest import LONG_WAIT, blobs
 
 CELL = experiment("cifar10", "mentornet-prop", "pair", 0.4)
 TWO = ["table", "2", "--dataset", "cifar10", "--noise", "pair", "--rate", "0.4", "--methods", "default,mentornet-prop"]
@@ -373,7 +373,7 @@ def start(out):
 
 
 def test_killed_table_is_resumed_to_the_same_result(tmp_path, capsys):
-    whole, _ = start(tmp_path / "whole").communicate(timeout=600)
+    whole, _ = start(tmp_path / "whole").communicate(timeout=LONG_WAIT)
     process = start(tmp_path / "pieces")
     while sum(p.read_bytes().count(b'"epoch"') for p in (tmp_path / "pieces").glob("*/record.jsonl")) < 2:
         assert process.poll() is None
@@ -382,7 +382,7 @@ def test_killed_table_is_resumed_to_the_same_result(tmp_path, capsys):
     assert b"leaked" not in process.communicate()[1]
     assert len(list((tmp_path / "pieces").glob("*/done"))) < 4
     second = start(tmp_path / "pieces")
-    again, messages = second.communicate(timeout=600)
+    again, messages = second.communicate(timeout=LONG_WAIT)
     assert second.returncode == 0 and again == whole
     assert re.search(rb"mentornet-prop +pair 40% +\d+\.\d\d \xc2\xb1 \d+\.\d\d \(2\)", whole)
     assert b"4 of 4 runs done, 0 running, 0 waiting" in messages

@@ -50,7 +50,7 @@ def test_method_of_every_cell_can_be_created():
     for _, cell in CELLS:
         e = cell.experiment
         method = make(e.method, Problem(10, e.noise_rate, e.warmup, num_samples=4), e.criterion, **dict(e.options))
-        assert method.rounds == (3 if "selfie" in e.method else 1)
+        assert method.num_rounds == (3 if "selfie" in e.method else 1)
 
 
 def test_hyperparameters_match_the_paper():

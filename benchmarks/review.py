@@ -6,9 +6,10 @@
 drives the review page of a version of the package in Chromium, and adds the figures to benchmarks/results/review.json.
 The photographs are 600 made-up JPEG files of 1600 x 1200 pixels in four classes; 200 of them have the label of the next
 class, and `labelsieve audit --pred-probs` finds them. The reviewer accepts every suggestion. One by one, an action is a
-key, and its wait ends when the page accepts the next key and the next picture is complete. By pairs, the actions are g,
-then Ctrl-a and a for every pair, and a wait ends when the next pair is drawn and its visible pictures are complete. A
-page without a grid has no figures by pairs.
+key; the next picture counts as shown once it is complete and a part of the page, to the next frame, and the wait ends
+when the page also accepts the next key. By pairs, the actions are g, then Ctrl-a and a for every pair, and a wait ends
+when the next pair is drawn and its visible pictures are complete. A page without a grid has no figures by pairs. `load`
+is the mean number of processes that ran or waited in the last minute.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +55,17 @@ ONE_BY_ONE = (
   const shown = () => !samples[current] || (complete("#view img") && original());
   await done(() => acceptsKeys() && shown());
   const width = document.querySelector("#view img").naturalWidth;
-  const waits = [];
+  const [waits, appeared] = [[], []];
   while (waits.length < count) {
     const before = samples[current].index;
     const began = performance.now();
     key("a");
-    await done(() => samples[current]?.index !== before && acceptsKeys() && shown());
+    await done(() => samples[current]?.index !== before && shown());
+    appeared.push(performance.now() - began);
+    await done(acceptsKeys);
     waits.push(performance.now() - began);
   }
-  return [waits, width];
+  return [waits, width, appeared];
 }"""
 )
 BY_PAIRS = (
@@ -137,21 +141,29 @@ def review(package: Path, folder: Path, out: str, script: str, browser: Any) -> 
         page.wait_for_selector("#view img")
         if script is BY_PAIRS and not page.evaluate("typeof drawGrid === 'function'"):
             return None
-        waits, width = page.evaluate(script, WRONG)
+        waits, width, *appeared = page.evaluate(script, WRONG)
         decided = page.evaluate("decisions.size")
         context.close()
         assert decided >= WRONG, decided
         return {
             "decisions": decided,
             "actions": len(waits),
-            "wait_ms_median": round(statistics.median(waits)),
-            "wait_ms_95": round(float(np.quantile(waits, 0.95))),
+            **{name: value for shown in appeared for name, value in milliseconds("shown", shown).items()},
+            **milliseconds("wait", waits),
             "wait_s_total": round(sum(waits) / 1000, 1),
             "picture_width": width,
         }
     finally:
         server.kill()
         server.communicate()
+
+
+def milliseconds(name: str, values: Sequence[float]) -> dict[str, int]:
+    """Return the median and the 95% quantile of some durations."""
+    return {
+        f"{name}_ms_median": round(statistics.median(values)),
+        f"{name}_ms_95": round(float(np.quantile(values, 0.95))),
+    }
 
 
 def main() -> None:
@@ -165,7 +177,7 @@ def main() -> None:
         write_data(folder)
         chromium = shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        measured = {}
+        measured: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
         for task, script in (("one by one", ONE_BY_ONE), ("by pairs", BY_PAIRS)):
             out = task.replace(" ", "-")
             audit(options.package.resolve(), folder, out)

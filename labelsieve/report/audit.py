@@ -124,7 +124,8 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
     try:
         summary = parse_json(read_verified(path))
         counts = summary.get("other_issues")
-        gallery, pairs, outliers = _shown(read_gallery(run) if path.with_name("gallery.jsonl").exists() else [], limit)
+        suspects = read_gallery(run) if verified(path.with_name("gallery.jsonl")).exists() else []
+        gallery, pairs, outliers = _shown(suspects, limit)
         return AuditResults(
             samples=int(summary["samples"]),
             issues=int(summary["issues"]),
@@ -161,7 +162,7 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
 
 def _read_map(path: Path, classes: int) -> SampleMap | None:
     """Return the samples of map.json; None if there is no such file, or no sample in it."""
-    if not path.exists():
+    if not verified(path).exists():
         return None
     try:
         columns = parse_json(read_verified(path))

@@ -138,6 +138,7 @@ def _render_page(**content: Any) -> str:
     environment.filters |= {"with_interval": words.with_interval, "swatch": svg.swatch, "quote": shlex.quote}
     environment.filters |= {"quality": format_quality, "point_swatch": svg.point_swatch, "note": words.note_on}
     environment.filters |= {"name_parts": words.name_parts, "capitalised": words.capitalised}
+    environment.filters |= {"shared_quality": words.shared_quality}
     template = environment.get_template("report.html.j2")
     return template.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 

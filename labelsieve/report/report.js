@@ -4,29 +4,28 @@ const form = document.getElementById("filters");
 if (form) {
   const cards = [...document.querySelectorAll("#gallery > li")];
   const further = [...document.querySelectorAll("#beyond li")];
-  const qualities = [...new Set(cards.map((card) => Number(card.dataset.quality)))].sort((a, b) => a - b);
+  const percent = (card) => Math.max(1, Math.round(100 * Number(card.dataset.quality))); // as on the card
+  const levels = [...new Set(cards.map(percent))].sort((a, b) => a - b);
   const { given, suggested, quality, shown } = form.elements;
   const status = document.getElementById("count");
-  quality.max = qualities.length - 1;
-  quality.defaultValue = qualities.length - 1;
-
-  const formatQuality = (score) => (score < 0.01 ? "1%" : `${Math.round(100 * score)}%`);
+  quality.max = levels.length - 1;
+  quality.defaultValue = levels.length - 1;
 
   const applyFilters = () => {
-    const limit = qualities[quality.value];
+    const limit = levels[quality.value];
     let count = 0;
     const hasLabels = ({ dataset }) =>
       (!given.value || given.value === dataset.given) && (!suggested.value || suggested.value === dataset.suggested);
     for (const card of cards) {
-      card.hidden = !(hasLabels(card) && Number(card.dataset.quality) <= limit);
+      card.hidden = !(hasLabels(card) && percent(card) <= limit);
       count += card.hidden ? 0 : 1;
     }
     for (const card of further) card.hidden = !hasLabels(card);
-    shown.value = formatQuality(limit);
+    shown.value = `${limit}%`;
     quality.setAttribute("aria-valuetext", shown.value);
     status.textContent = `${count} of ${status.dataset.total} suspects shown`;
   };
-  quality.closest("label").hidden = formatQuality(qualities[0]) === formatQuality(qualities.at(-1));
+  quality.closest("label").hidden = levels.length === 1;
   form.addEventListener("input", applyFilters);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(applyFilters));

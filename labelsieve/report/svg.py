@@ -17,7 +17,8 @@ MAX_CELLS = 2000  # per map
 CLASS_COLOURS = 12  # distinct colours of classes; the last number is that of all other classes
 GRAPH_WIDTH, GRAPH_HEIGHT, GRAPH_RADIUS = 480, 360, 125
 NODE_RADIUS = 8
-LABEL_AT = 0.4  # of the way of an arrow: off the middle, where arrows cross
+LABELS_AT = (0.4, 0.55, 0.28, 0.7)  # of the way of an arrow, best first: off the middle, where arrows cross
+LABEL_ROOM = 26  # around a label or node
 THIN, THICK = 1.5, 9.0  # widths of arrows
 MAX_NODE_NAME = 15  # characters
 MARGIN = 14  # around the points of a scatter chart
@@ -200,12 +201,14 @@ def directed_graph(key: str, title: str, about: str, names: Sequence[str], edges
         complex(GRAPH_WIDTH / 2 + GRAPH_RADIUS * math.cos(a), GRAPH_HEIGHT / 2 + GRAPH_RADIUS * math.sin(a))
         for a in angles
     ]
-    parts, numbers = [], []
+    parts, numbers, taken = [], [], list(places)
     for start, end, number in sorted(edges, key=lambda edge: -edge[2]):
         label = f"{names[start]} → {names[end]}: {number:,}"
-        arrow, (x, y) = _arrow(places[start], places[end], THIN + (THICK - THIN) * number / most)
+        arrow, free = _arrow(places[start], places[end], THIN + (THICK - THIN) * number / most)
+        at = max(free, key=lambda place: min([LABEL_ROOM, *(abs(place - other) for other in taken)]))
+        taken.append(at)
         parts.append(f"<g>{arrow}<title>{escape(label)}</title></g>")
-        numbers.append(f'<text class="middle number" x="{x:.1f}" y="{y + 4:.1f}">{number:,}</text>')
+        numbers.append(f'<text class="middle number" x="{at.real:.1f}" y="{at.imag + 4:.1f}">{number:,}</text>')
     for name, place, angle in zip(names, places, angles, strict=True):
         x, y = place.real + 16 * math.cos(angle), place.imag + 18 * math.sin(angle) + 4
         side = "middle" if abs(math.cos(angle)) < 0.3 else "start" if math.cos(angle) > 0 else "end"
@@ -217,8 +220,8 @@ def directed_graph(key: str, title: str, about: str, names: Sequence[str], edges
     return _svg_element(key, title, about, GRAPH_WIDTH, GRAPH_HEIGHT, "chart graph", [*parts, *numbers])
 
 
-def _arrow(start: complex, end: complex, width: float) -> tuple[str, tuple[float, float]]:
-    """Draw a bent arrow between two nodes, and return it with the place of its number."""
+def _arrow(start: complex, end: complex, width: float) -> tuple[str, list[complex]]:
+    """Draw a bent arrow between two nodes, and return it with places for its number, best first."""
     length = abs(end - start)
     control = (start + end) / 2 + 0.22 * (end - start) * 1j
     head = 5 + 1.6 * width
@@ -226,11 +229,11 @@ def _arrow(start: complex, end: complex, width: float) -> tuple[str, tuple[float
     tip, tail = end - arriving * (NODE_RADIUS + 2), start + leaving * (NODE_RADIUS + 1)
     base = tip - arriving * min(head, length / 3)
     corners = (tip, base + arriving * 1j * head / 2, base - arriving * 1j * head / 2)
-    number = tail * (1 - LABEL_AT) ** 2 + 2 * control * LABEL_AT * (1 - LABEL_AT) + base * LABEL_AT**2
+    along = [tail * (1 - t) ** 2 + 2 * control * t * (1 - t) + base * t**2 for t in LABELS_AT]
     curve = f"M{_place(tail)}Q{_place(control)} {_place(base)}"
     drawn = f'<path class="edge" d="{curve}" stroke-width="{width:.1f}"/>'
     drawn += f'<polygon class="head" points="{" ".join(map(_place, corners))}"/>'
-    return drawn, (number.real, number.imag)
+    return drawn, along
 
 
 def _place(point: complex) -> str:

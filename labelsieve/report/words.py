@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import COMMON_CONFUSION, MUTUAL_CONFUSION, looks_like
-from labelsieve.report.audit import AuditResults
+from labelsieve.report.audit import AuditResults, Card
 from labelsieve.report.svg import largest_off_diagonal
 from labelsieve.review.export import retrain_command
 from labelsieve.review.suspects import Suspect
 from labelsieve.runs.read import Run, neglected_classes
 from labelsieve.runs.tables import plus_minus
-from labelsieve.text import percent
+from labelsieve.text import format_quality, percent
 
 CONTENT_NOUNS = {"image": "images", "text": "texts", "row": "rows"}
 AUDITED_BY = {  # input of an audit without a run -> how the labels were judged
@@ -112,6 +112,13 @@ def estimate_story(audit: AuditResults) -> str:
 def note_on(sample: Suspect) -> str:
     """Return the reason for a suspect, without what its given and suggested labels say already."""
     return sample.why.removeprefix(looks_like(sample.given, sample.suggested)).strip()
+
+
+def shared_quality(cards: Sequence[Card[Suspect]]) -> str:
+    """Return a sentence on the first suspects if their qualities look equal; empty if they do not."""
+    shown = [format_quality(card.sample.quality) for card in cards]
+    equal = sum(quality == shown[0] for quality in shown)
+    return f"The first {equal:,} have the lowest quality, {shown[0]}; their order still counts." if equal > 1 else ""
 
 
 def name_parts(name: str) -> tuple[str, str]:

@@ -145,16 +145,17 @@ class Contents:
 
     def text(self, index: int) -> str | None:
         """Return the whole text of a sample; None if it is no text, or is gone."""
-        known = isinstance(self._samples, Texts) and index in self._places
-        return self._samples.texts[self._places[index]] if known and isinstance(self._samples, Texts) else None
+        samples = self._samples
+        return samples.texts[self._places[index]] if isinstance(samples, Texts) and index in self._places else None
 
     def preview(self, index: int) -> str | None:
         """Return the text of a sample, or the first columns of its row; None if it is an image, or is gone."""
-        samples = self._samples
-        if not isinstance(samples, Labelled) or len(samples.shape) != 1 or index not in self._places:
+        table = self._table()
+        if table is None or index not in self._places:
             return self.text(index)
-        row = samples.images[self._places[index]].tolist()[:PREVIEW_COLUMNS]
-        return "\n".join(f"{name}: {rounded(value)}" for name, value in zip(_column_names(samples), row, strict=False))
+        names, values = table
+        row = values[self._places[index]].tolist()[:PREVIEW_COLUMNS]
+        return "\n".join(f"{name}: {rounded(value)}" for name, value in zip(names, row, strict=False))
 
     def words(self, text: str, given: str, suggested: str) -> list[Word]:
         """Return the words that speak for the given label (positive) or for the suggested one (negative)."""
@@ -163,11 +164,10 @@ class Contents:
 
     def columns(self, index: int, given: str, suggested: str) -> list[Column] | None:
         """Compare the row of a sample with those of two classes; None if it has none."""
-        samples = self._samples
-        if not isinstance(samples, Labelled) or len(samples.shape) != 1 or index not in self._places:
+        table = self._table()
+        if table is None or index not in self._places:
             return None
-        names = _column_names(samples)
-        values = samples.images.numpy()
+        names, values = table
         row = values[self._places[index]].astype(np.float64)
         of_class = [
             values[[self._places[k] for k, label in self._labels.items() if label == name and k in self._places]]
@@ -188,6 +188,13 @@ class Contents:
         """Load features and head, which the first comparison would do otherwise."""
         self._features()
         self._words()
+
+    def _table(self) -> tuple[tuple[str, ...], Array] | None:
+        """Return the names (F) and values (n, F) of the columns; None if the samples are no rows."""
+        samples = self._samples
+        if not isinstance(samples, Labelled) or len(samples.shape) != 1:
+            return None
+        return samples.columns or tuple(str(k) for k in range(samples.shape[0])), samples.images.numpy()
 
     def _place(self, index: int) -> int:
         if index not in self._places:
@@ -310,10 +317,6 @@ def _is_newer(read: Reader, place: int, time: float) -> bool:
 
 def _is_array_of_images(samples: Undecoded) -> bool:
     return isinstance(samples, Labelled) and len(samples.shape) == 3
-
-
-def _column_names(samples: Labelled) -> tuple[str, ...]:
-    return samples.columns or tuple(str(k) for k in range(samples.shape[0]))
 
 
 def _places_of(samples: Undecoded, judged: Sequence[Judged]) -> dict[int, int]:

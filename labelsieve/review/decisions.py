@@ -19,6 +19,7 @@ from labelsieve.runs.read import audit_folder
 
 DECISIONS = ("keep", "accept", "other", "unsure", "undo")
 RELABELLING = ("accept", "other")  # decisions that carry a new label
+MAX_NAME_LENGTH = 64  # characters of a tab, an action or a reviewer
 REQUIRED = ("index", "id", "decision", "label", "time", "tab")  # older lines have only these
 
 

@@ -13,7 +13,7 @@ from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, write_atomically
 from labelsieve.review.decisions import Decision, DecisionLog, changed_labels, decisions_path, effective_decisions
 from labelsieve.review.suspects import read_given_labels
-from labelsieve.runs.read import read_run, read_samples
+from labelsieve.runs.read import is_separate_audit, plain_command, read_json, read_run, read_samples
 from labelsieve.text import escape_cell, printable
 
 REPLACED_OPTIONS = ("--labels", "--out", "--noise", "--rate", "--noise-map")  # reviewed labels contain the added noise
@@ -38,13 +38,13 @@ def export_labels(run: Path, out: Path) -> str:
     if not decisions:
         raise InputError(f"{log.path} has no decisions; review some samples with labelsieve review {run} first")
     check_same_data(decisions, {index: name for index, (name, _) in given.items()}, log.path)
-    changed = changed_labels(decisions, {index: label for index, (_, label) in given.items()})
+    before = {index: label for index, (_, label) in given.items()}
+    changed = changed_labels(decisions, before)
     labels = {index: (name, changed.get(index, label)) for index, (name, label) in given.items()}
     unsure = {index for index, decision in decisions.items() if decision.decision == "unsure"}
     samples = read_samples(run) or {}
     earlier = set(samples["decided"].nonzero()[0].tolist()) - decisions.keys() if "decided" in samples else set()
     decided = (decisions.keys() - unsure) | earlier
-    before = {index: label for index, (_, label) in given.items()}
     if "before" in samples:
         classes = read_run(run, with_tables=False).classes
         before = dict(enumerate(classes[label] for label in samples["before"].tolist()))
@@ -68,6 +68,19 @@ def retrain_command(name: str, command: str, spec: Mapping[str, Any], labels: st
         elif word not in DROPPED_FLAGS:
             kept.append(word)
     return [*kept, "--labels", labels, "--out", _new_folder(name)]
+
+
+def retrain_line(run: Path, labels: Path) -> str:
+    """Return the command that repeats a run's training with a label file; empty for an audit of unknown data."""
+    if is_separate_audit(run):
+        data = read_json(run / "summary.json").get("made", {}).get("data")
+        return shlex.join(retrain_command(str(run), "", {"data": data}, str(labels))) if data else ""
+    try:
+        head = read_json(run / "spec.json")
+    except InputError:
+        head = {}
+    command, spec = plain_command(str(head.get("command", ""))), head.get("experiment")
+    return shlex.join(retrain_command(str(run), command, spec if isinstance(spec, dict) else {}, str(labels)))
 
 
 def _new_folder(name: str) -> str:

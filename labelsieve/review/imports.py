@@ -17,12 +17,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from labelsieve.errors import InputError
-from labelsieve.review.decisions import Decision, DecisionLog, decisions_path
+from labelsieve.review.decisions import MAX_NAME_LENGTH, Decision, DecisionLog, decisions_path
 from labelsieve.review.export import check_same_data
 from labelsieve.review.suspects import Judged, read_class_names, read_judged
 from labelsieve.text import printable, unescape_cell
 
-MAX_NAME = 64  # characters of a reviewer or a file in the log
 SHOWN_CLASSES = 10  # in messages
 CONTROLS = ("label", "choice")  # names of Label Studio's <Choices>, in this order
 CORRECTED_COLUMNS = ("corrected_label", "clean_label", "final_label", "new_label", "label")  # the first one counts
@@ -77,7 +76,7 @@ def import_decisions(run: Path, path: Path, reviewer: str = "") -> str:
     if not decided:
         raise InputError(f"{path} has no decisions: no label in it was confirmed or changed by a person")
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    tab, action = f"import {source}", printable(f"import {path.name}")[:MAX_NAME]
+    tab, action = f"import {source}", printable(f"import {path.name}")[:MAX_NAME_LENGTH]
     wanted = [_decision(answer, sample, now, tab, action) for answer, sample in _last_answers(decided, path)]
     log, new = DecisionLog(decisions_path(run)), list[Decision]()
 
@@ -120,7 +119,7 @@ def _decision(answer: Answer, sample: Judged, now: str, tab: str, action: str) -
         kind, label = "keep", None
     elif label == sample.suggested:
         kind = "accept"
-    reviewer = printable(answer.reviewer).strip()[:MAX_NAME]
+    reviewer = printable(answer.reviewer).strip()[:MAX_NAME_LENGTH]
     return Decision(sample.index, sample.id, kind, label, answer.time or now, tab, reviewer, action)
 
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from labelsieve.errors import InputError
-from labelsieve.review.export import retrain_command
+from labelsieve.review.decisions import MAX_NAME_LENGTH
+from labelsieve.review.export import retrain_line
 from labelsieve.review.server import ReviewServer
-from labelsieve.review.state import MAX_NAME_LENGTH, ReviewState
-from labelsieve.runs.read import is_separate_audit, plain_command, read_json
+from labelsieve.review.state import ReviewState
 from labelsieve.text import printable
 
 
@@ -84,19 +84,6 @@ def closing_lines(state: ReviewState) -> list[str]:
         f"export labels: labelsieve review {run} --export {shlex.quote(str(reviewed))}",
         *([f"train on them: {command}"] if (command := retrain_line(state.run, reviewed)) else []),
     ]
-
-
-def retrain_line(run: Path, labels: Path) -> str:
-    """Return the command that repeats a run's training with a label file; empty for an audit of unknown data."""
-    if is_separate_audit(run):
-        data = read_json(run / "summary.json").get("made", {}).get("data")
-        return shlex.join(retrain_command(str(run), "", {"data": data}, str(labels))) if data else ""
-    try:
-        head = read_json(run / "spec.json")
-    except InputError:
-        head = {}
-    command, spec = plain_command(str(head.get("command", ""))), head.get("experiment")
-    return shlex.join(retrain_command(str(run), command, spec if isinstance(spec, dict) else {}, str(labels)))
 
 
 def has_display() -> bool:

@@ -10,6 +10,7 @@ from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.files import verified
 from labelsieve.review.decisions import (
     DECISIONS,
+    MAX_NAME_LENGTH,
     Decision,
     DecisionLog,
     agreements,
@@ -20,7 +21,7 @@ from labelsieve.review.decisions import (
     effective_decisions,
     effective_lines,
 )
-from labelsieve.review.export import check_same_data, export_labels
+from labelsieve.review.export import check_same_data, export_labels, retrain_line
 from labelsieve.review.suspects import IMAGE_TYPES, Judged, Suspect, read_class_names, read_gallery, read_judged
 from labelsieve.runs.read import is_separate_audit, read_json
 from labelsieve.text import printable
@@ -28,7 +29,6 @@ from labelsieve.text import printable
 if TYPE_CHECKING:
     from labelsieve.review.contents import Contents
 
-MAX_NAME_LENGTH = 64  # characters of a tab, an action or a reviewer
 MAX_ITEMS = 5000  # samples of one action
 MAX_PREVIEW = 200  # characters of a text to compare with
 SHOWN_EXAMPLES, SHOWN_NEIGHBOURS = 4, 8  # examples of each class
@@ -117,8 +117,8 @@ class ReviewState:
         decisions, refused = self._save([item], request)
         changes = self._changes(decisions, request["since"])
         if refused:
-            undo = request["decision"] == "undo" and item[1] is None
-            reason = "there is no decision to undo" if undo else "this sample was changed in another tab"
+            unchanged = effective_lines(decisions).get(item[0].index) == item[1]
+            reason = "you have no decision to undo" if unchanged else "this sample was changed in another tab"
             raise RequestError(409, reason, **changes)
         return changes
 
@@ -140,18 +140,18 @@ class ReviewState:
         wanted = [(sample, over, _new_label(request, sample, self.classes)) for sample, over in items]
         names = tuple(request.get(field, "") for field in ("tab", "reviewer", "action"))
         if not all(isinstance(name, str) and len(name) <= MAX_NAME_LENGTH for name in names):
-            raise RequestError(400, "tab must be a short string, like reviewer and action")
+            raise RequestError(400, "tab, reviewer and action must be short strings")
         if type(request.get("since")) is not int or request["since"] < 0:
-            raise RequestError(400, "tab must be a short string, since a number of lines")
+            raise RequestError(400, "since must be a number of lines")
         tab, reviewer, action = (printable(name).strip() for name in names)
         refused: list[int] = []
 
         def decisions(so_far: Sequence[Decision]) -> list[Decision]:
             lines = effective_lines(so_far)
             undo = request["decision"] == "undo"
+            made = decisions_by_reviewer(so_far) if undo else {}
             for sample, over, _ in wanted:
-                line = lines.get(sample.index)
-                if line != over or (undo and line is None):
+                if lines.get(sample.index) != over or (undo and reviewer not in made.get(sample.index, {})):
                     refused.append(sample.index)
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             return [
@@ -167,7 +167,8 @@ class ReviewState:
         with self._exporting:
             if not effective_decisions(self.log.decisions()):
                 raise RequestError(409, "nothing was exported: there are no decisions yet")
-            return {"message": export_labels(self.run, self.log.path.with_name("reviewed.csv"))}
+            reviewed = self.log.path.with_name("reviewed.csv")
+            return {"message": export_labels(self.run, reviewed), "command": retrain_line(self.run, reviewed)}
 
     def counts(self) -> _ReviewCounts:
         """Count the decisions so far and the suspects that are left."""

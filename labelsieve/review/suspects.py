@@ -12,7 +12,7 @@ from typing import Any
 from labelsieve.errors import InputError
 from labelsieve.files import parse_json, read_verified
 from labelsieve.runs.read import audit_folder, not_a_run
-from labelsieve.text import rounded, unescape_cell
+from labelsieve.text import format_quality, rounded, unescape_cell
 
 IMAGE_TYPES = {".webp": "image/webp", ".png": "image/png", ".jpg": "image/jpeg"}
 
@@ -47,13 +47,9 @@ class Suspect(Sample):
     twin: Sample | None  # a near-duplicate
 
     def for_page(self) -> dict[str, Any]:
-        """Return the fields as JSON values, with those of the twin."""
-        return {**super().for_page(), "twin": self.twin and self.twin.for_page()}
-
-    @property
-    def differs_from_sample(self) -> bool:
-        """Return whether the sample has a near-duplicate with another label."""
-        return self.twin is not None and self.twin.given != self.given
+        """Return the fields as JSON values, with those of the twin, and the quality as it is displayed."""
+        shown = {"shown_quality": format_quality(self.quality), "twin": self.twin and self.twin.for_page()}
+        return {**super().for_page(), **shown}
 
 
 @dataclass(frozen=True, order=True)

@@ -7,10 +7,11 @@ import pytest
 
 from labelsieve.report.page import write_report
 from tests.browser import axe_violations
+from tests.conftest import LONG_WAIT
 from tests.made_runs import make_audit, make_run
 from tests.report.conftest import HOSTILE, hostile_page
 
-TIMEOUT = 120  # seconds; only reached if something hangs
+TIMEOUT = LONG_WAIT  # seconds; only reached if something hangs
 
 
 class Visit:
@@ -65,8 +66,8 @@ def test_filters_hide_samples(browser, photos_page):
         assert visit.visible_cards() == 0
         page.click("[type=reset]")
         wait_until(lambda: page.inner_text("#count") == "200 of 2,210 suspects shown")
-        page.fill("[name=quality]", "9")  # the tenth lowest quality
-        assert visit.visible_cards() == 10 and page.inner_text("output") == "2%"
+        page.fill("[name=quality]", "1")  # the second lowest percentage: qualities are 0.2% apart
+        assert visit.visible_cards() == 12 and page.inner_text("output") == "2%"
 
 
 def test_filters_work_with_the_keyboard(browser, photos_page):
@@ -89,7 +90,7 @@ def test_filters_work_with_the_keyboard(browser, photos_page):
         ]
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
         page.keyboard.press("Home")
-        assert visit.visible_cards() == 1
+        assert 1 < visit.visible_cards() < 10  # those of 1%
         page.keyboard.press("Shift+Tab")
         page.keyboard.press("Shift+Tab")
         page.keyboard.press("T")
@@ -178,7 +179,7 @@ def test_further_samples_are_folded_below_the_suspects(browser, page_with_furthe
         assert page.inner_text("#beyond summary").startswith("The next 20 most suspicious samples, not marked")
         assert further.count() == 20 and not further.first.is_visible()
         page.click("#beyond summary")
-        assert further.first.is_visible() and all("not marked" in text for text in further.all_inner_texts())
+        assert further.first.is_visible() and further.first.locator(".numbers").inner_text().startswith("#31")
         page.select_option("[name=given]", "=Trouser")
         assert visit.visible_cards() == 6 and sum(card.is_visible() for card in further.all()) == 4
         page.click("[type=reset]")

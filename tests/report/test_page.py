@@ -370,7 +370,7 @@ def test_cards_have_one_probability_and_no_repeated_sentence(tmp_path):
     cards = re.findall(r'<li class="card.*?</li>', text, re.DOTALL)
     assert len(cards) == 4
     texts = ["".join(Skeleton(card).texts) for card in cards]
-    assert [text.count("%") for text in texts] == [1, 1, 1, 1] and "Label quality: under 1%" in texts[0]
+    assert [text.count("%") for text in texts] == [1, 1, 1, 1] and "#1 Quality under 1%" in texts[0]
     assert "Looks more" not in texts[0]  # given T-shirt/top, suggested Ankle boot: the labels say so
     assert "Looks more" in texts[1]
 

@@ -62,6 +62,17 @@ def test_notes_leave_out_what_the_labels_say(photos):
     assert words.note_on(replace(sample, why="The model doubts that it is cat.")) == "The model doubts that it is cat."
 
 
+def test_equal_qualities_are_explained(photos):
+    cards = read_audit(photos, 4).gallery
+
+    def told(*qualities):
+        suspects = [replace(card.sample, quality=one) for card, one in zip(cards, qualities, strict=False)]
+        return words.shared_quality([replace(cards[0], sample=sample) for sample in suspects])
+
+    assert told(0.05, 0.051, 0.054, 0.06) == "The first 3 have the lowest quality, 5%; their order still counts."
+    assert told(0.05, 0.06, 0.06) == told(0.05) == told() == ""
+
+
 @pytest.mark.parametrize("name", ["", "a", "a.png", "shirt/e77efa63-0477-4af2-b56d-c15da31bdad6.jpg"])
 def test_names_are_cut_into_two_parts(name):
     start, end = words.name_parts(name)

@@ -20,8 +20,9 @@ from labelsieve.data.load import ReadOptions, find
 from labelsieve.review.decisions import Decision
 from labelsieve.runs.spec import Experiment
 from labelsieve.text import escape_cell
+from tests.conftest import LONG_WAIT
 
-TIMEOUT = 120  # seconds; only reached if something hangs
+TIMEOUT = LONG_WAIT  # seconds; only reached if something hangs
 CLASSES = ["cat", "dog", "eel"]
 HEADER = ["index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue", "why"]
 KEEP = {"index": 39, "decision": "keep", "over": None, "since": 0, "tab": "t"}

@@ -20,7 +20,7 @@ from labelsieve.errors import InputError
 from labelsieve.noise import corrupt, pair
 from labelsieve.report.audit import read_audit
 from labelsieve.report.words import next_steps
-from labelsieve.review.session import retrain_line
+from labelsieve.review.export import retrain_line
 from labelsieve.review.state import ReviewState
 from labelsieve.runs.read import read_json, read_run, read_samples
 from tests.conftest import blobs

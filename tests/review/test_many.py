@@ -35,6 +35,9 @@ def test_pair_is_accepted_and_undone_in_one_action(run, serve, page_of):
     # 39 is a cat that is suggested to be a dog: its pair is shown, most suspicious first
     assert page.evaluate("cells.map((sample) => sample.index)") == [*range(39, 4, -3)]
     assert page.input_value("#pair") != "" and "39" in page.get_attribute("#cell-0", "aria-label")
+    # qualities are 0, 0.025, 0.05, ... in order of suspicion, of which every third sample is in this pair
+    assert page.locator(".cell .facts").all_inner_texts()[:3] == ["#1\nunder 1%", "#4\n8%", "#7\n15%"]
+    assert page.text_content("#accept-all") == "a Change to dog" and page.text_content("#keep-all") == "k Keep cat"
     page.keyboard.press("Control+a")
     assert page.text_content("#chosen") == "12 of 12 selected"
     press(page, "a")
@@ -50,6 +53,22 @@ def test_pair_is_accepted_and_undone_in_one_action(run, serve, page_of):
     assert page.evaluate("cells.map((sample) => sample.index)") == [*range(39, 4, -3)]
     press(page, "z")
     assert len(logged_decisions(run)) == 24 and page.messages == []
+
+
+def test_equal_qualities_are_explained(run, serve, page_of):
+    gallery = run / "audit" / "gallery.jsonl"
+    rows = [json.loads(line) for line in gallery.read_text().splitlines()]
+    low = [{**row, "label_quality": 0.05 + place / 1e5} for place, row in enumerate(rows[:9])]
+    gallery.write_text("".join(json.dumps(row) + "\n" for row in [*low, *rows[9:]]))
+    page = page_of(serve(run).url)
+    open_grid(page)
+    assert page.locator(".cell .facts").all_inner_texts()[:3] == ["#1\n5%", "#4\n5%", "#7\n5%"]
+    assert page.text_content("#order").endswith("The first 3 have the lowest quality, 5%; their order still counts.")
+    page.select_option("#pair", "")
+    assert "The first 9 have" in page.text_content("#order")
+    assert page.text_content("#accept-all") == "a Accept suggestions" and page.messages == []
+    page.hover("#filter")
+    assert page.get_attribute("#filter", "title") == "All labels"  # the whole text of what may be cut
 
 
 def test_selection_by_click_range_drag_and_keys(run, serve, page_of):
@@ -95,7 +114,7 @@ def test_selection_by_click_range_drag_and_keys(run, serve, page_of):
     assert len(logged_decisions(run)) == 6
     open_grid(page)
     press(page, "a")  # nothing is selected
-    assert len(logged_decisions(run)) == 6 and "Select samples first" in page.text_content("#live")
+    assert len(logged_decisions(run)) == 6 and "Select samples first" in page.text_content("#notice")
     page.click("#select-all")
     press(page, "o")
     page.keyboard.type("eel")
@@ -139,6 +158,63 @@ def test_filters_search_and_jump(tmp_path, serve, page_of):
     assert page.messages == []
 
 
+def test_filters_of_the_grid_stay_while_one_of_its_samples_is_shown(run, serve, page_of):
+    url = serve(run).url
+    ann, page = page_of(url, reviewer="Ann"), page_of(url, reviewer="Ben")
+    for _ in range(5):  # 39 to 35, of which 38 and 35 are eels
+        press(ann, "k")
+    client = Client(url)
+    split = [[38, 2], [35, 5]]
+    assert client.decide({**MANY, "items": split, "reviewer": "Cat"}, "/decide-many")[1]["refused"] == []
+    wait_until(page, "split.size === 2")
+    open_grid(page)
+    page.select_option("#shown", "split")
+    page.select_option("#pair", "")
+    assert page.evaluate("cells.map(({ index }) => index)") == [38, 35]
+    page.focus("#cells")
+    page.keyboard.press("Enter")
+    filters = "FILTERS.map((id) => byId(id).value)"
+    assert shown_index(page) == 38 and page.evaluate(filters) == ["", "", "split"]
+    press(page, "u")  # no opinion: the other two still disagree
+    assert shown_index(page) == 35
+    press(page, "g")
+    assert page.evaluate("cells.map(({ index }) => index)") == [38, 35] and page.input_value("#pair") == ""
+    press(page, "g")  # what the user chose stays
+    assert page.evaluate(filters) == ["", "", "split"] and len(logged_decisions(run)) == 8
+    page.select_option("#shown", "")
+    open_grid(page)  # narrowed to a pair by the grid itself
+    narrowed = page.evaluate(filters)
+    assert narrowed[2] == "open" and "" not in narrowed
+    page.keyboard.press("Enter")
+    assert page.evaluate(filters) == narrowed
+    press(page, "k")
+    assert page.evaluate("samples[current].given === chosenClass('filter')")
+    press(page, "g")
+    assert page.evaluate(filters) == narrowed
+    press(page, "g")
+    assert page.evaluate(filters) == ["", "", ""] and page.messages == []
+
+
+def test_grid_offers_what_comes_next(tmp_path, serve, page_of):
+    run = make_audited_run(tmp_path / "run", suspects=3)
+    page = page_of(serve(run).url)
+    press(page, "k")
+    press(page, "k")
+    open_grid(page)
+    page.select_option("#shown", "split")
+    assert page.text_content("#none p").startswith("No sample that matches the filters is left.")
+    assert not page.is_visible("#beyond")
+    page.keyboard.press("Enter")  # "Clear filters" has the focus
+    assert page.evaluate("cells.map(({ index }) => index)") == [37]
+    page.keyboard.press("Control+a")
+    press(page, "k")
+    assert page.text_content("#none p").startswith("All 3 suspects are decided.") and not page.is_visible("#clear")
+    box = page.locator("#beyond").bounding_box()
+    assert box["y"] + box["height"] < page.viewport_size["height"]
+    page.keyboard.press("Enter")
+    assert page.evaluate("cells[0].is_issue") is False and not page.is_visible("#none") and page.messages == []
+
+
 def test_pairs_are_walked_through_by_keyboard(run, serve, page_of):
     page = page_of(serve(run).url)
     open_grid(page)
@@ -149,7 +225,8 @@ def test_pairs_are_walked_through_by_keyboard(run, serve, page_of):
         press(page, "k")
         wait_until(page, "!saving && selected.size === 0")
     assert sorted(seen) == sorted(CLASSES) and len(logged_decisions(run)) == 35
-    assert page.text_content("#empty") == "No undecided sample is left." and page.is_visible("#empty")
+    assert "All 35 suspects are decided. “Export” writes" in page.text_content("#none")
+    assert page.is_visible("#none") and not page.is_visible("#clear")
     press(page, "g")
     assert "All 35 suspects are decided." in page.text_content("#none") and page.messages == []
 
@@ -268,6 +345,62 @@ def test_name_is_asked_once_and_saved_with_decisions(run, serve, page_of):
     page.fill("#who-name", "")
     page.keyboard.press("Enter")
     assert page.text_content("#reviewer") == "No name" and page.messages == []
+
+
+def test_name_is_changed_or_left_as_it_is(run, serve, page_of):
+    url = serve(run).url
+    page = page_of(url, reviewer="Anna")
+    page.click("#reviewer")
+    assert page.inner_text("#who-save") == "Save Enter"
+    page.keyboard.type("Ben")  # replaces the old name, which is selected
+    page.click("#who-cancel")
+    assert not page.is_visible("#who") and page.text_content("#reviewer") == "Anna"
+    page.click("#reviewer")
+    page.keyboard.type("Ben")
+    page.keyboard.press("Enter")
+    assert page.text_content("#reviewer") == "Ben" and page.messages == []
+    first = page_of(url, reviewer=None)
+    assert first.inner_text("#who-save") == "Start Enter" and not first.is_visible("#who-cancel")
+
+
+def test_undo_takes_back_only_decisions_of_the_reviewer(run, serve, page_of):
+    url = serve(run).url
+    page = page_of(url, reviewer="Anna")
+    open_grid(page)
+    page.keyboard.press("Control+a")
+    press(page, "k")
+    assert "12 kept. Press z to undo." in page.text_content("#notice")
+    page.click("#reviewer")
+    page.fill("#who-name", "Ben")
+    page.keyboard.press("Enter")
+    assert not page.is_visible("#notice") and page.is_disabled("#undo-all")
+    press(page, "z")
+    assert len(logged_decisions(run)) == 12  # all by Anna
+    press(page, "g")
+    press(page, "ArrowLeft")
+    while not page.evaluate("decisions.has(samples[current].index)"):
+        press(page, "ArrowLeft")
+    assert page.is_disabled("#undo")
+    press(page, "z")
+    assert page.text_content("#notice") == "Only Anna can undo this decision. Decide again to change it."
+    undo = {"decision": "undo", "since": 0, "tab": "t", "reviewer": "Ben"}
+    status, answer = Client(url).decide({**undo, "index": 39, "over": 1})
+    assert status == 409 and answer["error"] == "you have no decision to undo"
+    many = {**undo, "items": [[39, 1], [36, 2]], "action": "all"}
+    assert Client(url).decide(many, "/decide-many")[1]["refused"] == [39, 36]
+    assert len(logged_decisions(run)) == 12
+    press(page, "a")  # Ben changes the decision, and undoes that
+    press(page, "z")
+    assert [(line["decision"], line["reviewer"]) for line in logged_decisions(run)[12:]] == [
+        ("accept", "Ben"),
+        ("undo", "Ben"),
+    ]
+    page.click("#reviewer")
+    page.fill("#who-name", "Anna")
+    page.keyboard.press("Enter")
+    press(page, "g")
+    press(page, "z")
+    assert [line["reviewer"] for line in logged_decisions(run)[14:]] == ["Anna"] * 12 and page.messages == []
 
 
 def test_two_people_review_independently_and_see_where_they_disagree(run, serve, page_of):

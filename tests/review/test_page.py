@@ -1,12 +1,14 @@
 """The review page in a browser."""
 
 import errno
+import io
 import json
 import signal
 import threading
 from urllib.parse import urlsplit
 
 import pytest
+from PIL import Image
 
 from labelsieve.review import decisions
 from labelsieve.review.server import ReviewServer
@@ -51,6 +53,7 @@ def test_thirty_decisions_by_keyboard_survive_a_kill_and_are_exported(run, serve
     again.click("#export")
     again.wait_for_selector("#notice:not([hidden])")
     assert "40 labels, 15 changed; 23 decided, 7 unsure" in again.text_content("#notice")
+    assert again.text_content("#notice code").endswith(f"--labels {run}/review/reviewed.csv --out {run}-reviewed")
     new = {"keep": 0, "accept": 1, "unsure": 0, "other": 2}
     wanted = {i: CLASSES[(i + new[expected.get(i, "keep")]) % 3] for i in range(40)}
     assert read_labels(run / "review" / "reviewed.csv") == wanted
@@ -201,7 +204,9 @@ def test_kinds_of_issues_can_be_chosen(tmp_path, serve, page_of):
     assert ended in page.text_content("#none") and not page.is_visible("#beyond")
     page.select_option("#kind", "outlier")
     assert shown_index(page) == 2 and page.text_content("#why") == "It resembles none of the classes."
-    assert page.is_disabled("#accept")
+    assert page.is_disabled("#accept") and page.text_content("#suggested") == "none"
+    weight = "(each) => getComputedStyle(each).fontWeight"
+    assert page.eval_on_selector("#suggested", weight) == "400"  # it is no class
     press(page, "z")  # the last decision of this tab, on a sample of another kind
     assert shown_index(page) == 31
     assert page.input_value("#kind") == "label" and "of 7 further samples" in page.text_content("#place")
@@ -423,6 +428,63 @@ def test_a_thousand_classes_are_searchable(tmp_path, serve, page_of):
     page.keyboard.press("Enter")  # no match
     page.keyboard.press("Escape")
     assert not page.is_visible("#picker") and len(logged_decisions(run)) == 1
+
+
+def test_list_of_classes_has_room_or_shows_that_it_scrolls(tmp_path, serve, page_of):
+    classes = [f"class {number}" for number in range(10)]
+    page = page_of(serve(make_audited_run(tmp_path / "run", 20, 20, classes)).url)
+    press(page, "o")
+
+    def is_shaded(top):
+        """Return whether an edge of the list, at its right end where there is no text, has another colour."""
+        image = Image.open(io.BytesIO(page.locator("#matches").screenshot())).convert("L")
+        column = image.width - 40
+        edge = image.getpixel((column, 1 if top else image.height - 2))
+        return edge < 245
+
+    hidden = "(list => list.scrollHeight - list.clientHeight)(byId('matches'))"
+    page.set_viewport_size({"width": 1280, "height": 720})
+    assert page.evaluate(hidden) <= 0 and not is_shaded(top=False)
+    page.set_viewport_size({"width": 1280, "height": 450})
+    assert page.evaluate(hidden) > 0 and is_shaded(top=False)
+    assert page.evaluate("(dialog => dialog.scrollHeight - dialog.clientHeight)(byId('picker'))") <= 0
+    page.keyboard.press("ArrowDown")  # the first class would cover the shadow
+    page.evaluate("byId('matches').scrollTop = 1000")
+    assert is_shaded(top=True) and not is_shaded(top=False)
+
+
+@pytest.mark.parametrize("width", [360, 1000, 1280])
+def test_entries_of_the_list_of_what_to_show_are_not_cut(run, serve, page_of, width):
+    page = page_of(serve(run).url, viewport={"width": width, "height": 800})
+    page.evaluate("byId('filters').open = true")
+    needed = """(list) => {
+      const free = list.cloneNode(true);
+      Object.assign(free.style, { maxWidth: "none", minWidth: "0", width: "max-content", position: "absolute" });
+      list.parentNode.append(free);
+      const width = free.offsetWidth;
+      free.remove();
+      return width - list.offsetWidth;
+    }"""
+    assert page.eval_on_selector("#shown", needed) <= 0
+
+
+def test_search_for_a_file_that_is_not_a_suspect(run, serve, page_of):
+    page = page_of(serve(run).url)
+    press(page, "/")
+    page.keyboard.type("cat/0.png")  # 35 of the 40 samples are suspects
+    assert page.evaluate("document.activeElement.id") == "name-search"
+    expected = "No suspect has “cat/0.png” in its name. The file may not be a suspect."
+    assert page.text_content("#none p") == expected and page.is_visible("#clear")
+    page.keyboard.press("Enter")  # leaves the field
+    page.keyboard.press("Enter")  # "Clear filters"
+    assert page.input_value("#name-search") == "" and shown_index(page) == 39
+    press(page, "k")
+    press(page, "g")
+    page.fill("#name-search", "cat/0.png")
+    assert page.text_content("#none p") == expected
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert page.evaluate("cells.length") > 0 and not page.is_visible("#none") and page.messages == []
 
 
 def test_search_ignores_case_and_diacritics(tmp_path, serve, page_of):

@@ -48,7 +48,8 @@ function group(title, list, labelled = false) {
 
 // Returns a button that shows a sample to compare with in full size.
 function relatedButton(one, labelled) {
-  const button = element("button", { type: "button", "aria-label": `Enlarge ${one.id}, labelled ${one.given}`, title: one.id });
+  const name = `${one.id}, labelled ${one.given}`;
+  const button = element("button", { type: "button", "aria-label": `Enlarge ${name}`, title: name });
   if (one.image) button.append(element("img", { alt: "", loading: "lazy", src: address(`pictures/${one.index}?size=small`) }));
   else button.append(element("span", { class: "words" }, one.text ?? one.id));
   if (labelled) button.append(named(one.given));

@@ -2,6 +2,7 @@
 "use strict";
 
 const MAX_CELLS = 1000; // more are shown once these are decided
+const NOTHING_SELECTED = "Select samples first: click or press space for one, “Select all” for all of them.";
 const selected = new Set(); // sample indices
 let cells = []; // samples of the grid
 let cursor = 0; // place of the cell with the keyboard focus
@@ -47,6 +48,13 @@ function movePair(step) {
   announce(`${pairs[next][0]}, suggested ${pairs[next][1]}: ${count(cells.length)} samples.`);
 }
 
+// Says what the numbers on the cells mean; many suspects share the lowest quality, so that only their order differs.
+function orderNote() {
+  const lowest = cells.filter(({ shown_quality: shown }) => shown === cells[0].shown_quality).length;
+  const shared = lowest > 1 ? ` The first ${count(lowest)} have the lowest quality, ${cells[0].shown_quality}; their order still counts.` : "";
+  return `Most suspicious first, with the label quality: the estimated probability that the given label is correct.${shared}`;
+}
+
 function drawGrid() {
   fillPairs();
   const listed = samples.filter(isListed);
@@ -55,21 +63,23 @@ function drawGrid() {
   cursor = clamp(cursor, 0, Math.max(0, cells.length - 1));
   byId("cells").replaceChildren(...cells.map(cell));
   byId("cells").hidden = !cells.length;
-  byId("empty").hidden = cells.length > 0;
-  byId("empty").textContent = pairs.length ? "No sample matches these filters. Press n for the next pair." : "No undecided sample is left.";
+  byId("none").hidden = cells.length > 0;
+  if (!cells.length) drawEnd();
+  byId("order").textContent = cells.length && kind === "label" ? orderNote() : "";
   byId("more").textContent = listed.length > cells.length ? `${count(listed.length - cells.length)} more follow once these are decided.` : "";
   drawSelection();
 }
 
 function cell(sample, place) {
   const decision = shownDecision(sample);
-  const quality = percent(sample.quality);
   const words = decision ? `, ${describe(decision, sample)}` : "";
   const made = element("div", { role: "option", id: `cell-${place}`, class: "cell", title: sample.id });
-  made.setAttribute("aria-label", `${sample.id}, labelled ${sample.given}, suggested ${sample.suggested}, label quality ${quality}${words}`);
+  made.setAttribute("aria-label", `${sample.id}, labelled ${sample.given}, suggested ${sample.suggested}, label quality ${sample.shown_quality}${words}`);
   made.append(preview(sample));
-  const caption = byId("pair").value === "" ? [named(`${sample.given} → ${sample.suggested}`)] : [];
-  made.append(element("span", { class: "caption" }, ...caption, element("span", {}, decision ? describe(decision, sample) : `Quality ${quality}`)));
+  const labels = byId("pair").value === "" ? [named(`${sample.given} → ${sample.suggested}`)] : [];
+  const numbers = kind === "label" ? [`#${count(sample.rank)}`, sample.shown_quality] : []; // the quality is about labels
+  const facts = decision ? [describe(decision, sample)] : numbers.map((text) => element("span", {}, text));
+  made.append(element("span", { class: "caption" }, ...labels, element("span", { class: "facts" }, ...facts)));
   made.classList.toggle("done", Boolean(decision));
   return made;
 }
@@ -89,6 +99,9 @@ function drawSelection() {
   else byId("cells").removeAttribute("aria-activedescendant");
   const chosen = selected.size;
   byId("chosen").textContent = `${count(chosen)} of ${count(cells.length)} selected`;
+  const alike = byId("pair").value !== "" && cells[0]; // all cells have the same labels
+  const names = { "accept-all": alike ? `Change to ${alike.suggested}` : "Accept suggestions", "keep-all": alike ? `Keep ${alike.given}` : "Keep labels" };
+  for (const [id, name] of Object.entries(names)) byId(id).querySelector("bdi").textContent = byId(id).title = name;
   for (const id of ["keep-all", "accept-all", "other-all", "unsure-all"]) byId(id).disabled = !chosen;
   byId("undo-all").disabled = !lastAction().length;
 }
@@ -128,7 +141,7 @@ function columnsOfGrid() {
 // Saves one decision about all selected samples as one action, which is undone as one.
 async function decideSelected(decision, label) {
   const chosen = cells.filter((sample) => selected.has(sample.index));
-  if (!chosen.length) return announce("Select samples first: space for one, Ctrl and a for all.");
+  if (!chosen.length) return showNotice(NOTHING_SELECTED);
   const answer = await sendMany(chosen, decision, label);
   if (!answer) return;
   selected.clear();
@@ -143,7 +156,7 @@ const GRID_KEYS = {
   k: () => decideSelected("keep"),
   a: () => decideSelected("accept"),
   u: () => decideSelected("unsure"),
-  o: () => selected.size && pickClass(classes, (name) => decideSelected("other", name)),
+  o: () => (selected.size ? pickClass(classes, (name) => decideSelected("other", name)) : showNotice(NOTHING_SELECTED)),
   z: () => undoLast(),
 };
 const GRID_MOVES = {

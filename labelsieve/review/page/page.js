@@ -5,7 +5,7 @@ const STRIP = 8; // samples in the strip
 const AHEAD = 3; // samples whose pictures and details are loaded in advance
 const WAIT = 250; // milliseconds between requests until the data is open
 const POLL = 2000; // milliseconds between requests for decisions of other tabs
-const PAUSE = 200; // milliseconds after a sample appears during which keys are ignored
+const PAUSE = 100; // milliseconds after a sample appears during which keys are ignored: nobody responds to it sooner
 const YEAR = 31536000; // seconds
 
 const byId = (id) => document.getElementById(id);
@@ -30,7 +30,6 @@ let polling = 0;
 // ---- samples and filters ----
 
 const count = (number) => number.toLocaleString("en");
-const percent = (share) => (share < 0.01 ? "under 1%" : `${Math.round(100 * share)}%`);
 const isUnsure = (sample) => decisions.get(sample.index)?.decision === "unsure";
 const isUndecided = (sample) => !decisions.has(sample.index);
 const ownDecision = (sample) => decisions.get(sample.index)?.by.find(([name]) => name === reviewer);
@@ -63,10 +62,11 @@ function findPosition(from, step, matches) {
   return -1;
 }
 
+const isLeftHere = (sample) => isIncluded(sample) && isFiltered(sample) && isOpen(sample);
+
 function nextUndecided(from) {
-  const matches = (sample) => isIncluded(sample) && isFiltered(sample) && isOpen(sample);
-  const ahead = findPosition(from, 1, matches);
-  return ahead >= 0 ? ahead : findPosition(0, 1, matches);
+  const ahead = findPosition(from, 1, isLeftHere);
+  return ahead >= 0 ? ahead : findPosition(0, 1, isLeftHere);
 }
 
 function fillClasses(id, all, key, among) {
@@ -129,8 +129,8 @@ function showError(text) {
   if (text) byId("notice").hidden = true;
 }
 
-function showNotice(text) {
-  byId("notice").textContent = text;
+function showNotice(text, ...more) {
+  byId("notice").replaceChildren(text, ...more);
   byId("notice").hidden = !text;
 }
 
@@ -182,13 +182,14 @@ function drawSample() {
   drawPlace(sample);
   byId("given").textContent = sample.given;
   byId("suggested").textContent = sample.suggested === sample.given ? "none" : sample.suggested;
+  byId("suggested").classList.toggle("missing", sample.suggested === sample.given);
   byId("meter").value = sample.quality;
-  byId("number").textContent = percent(sample.quality);
+  byId("number").textContent = sample.shown_quality;
   byId("why").textContent = sample.why;
   byId("name").firstElementChild.textContent = sample.id;
   byId("keep").querySelector("bdi").textContent = sample.given;
-  byId("accept").querySelector("bdi").textContent = sample.suggested;
   byId("accept").disabled = sample.suggested === sample.given;
+  byId("accept").lastElementChild.replaceChildren(...(byId("accept").disabled ? ["No suggestion"] : ["Change to ", named(sample.suggested)]));
   drawDecision(sample);
 }
 
@@ -199,21 +200,41 @@ function drawPlace(sample) {
   byId("place").firstElementChild.textContent = `${count(number)} of ${count(samples.filter(group).length)} ${name}`;
 }
 
-// Shown when no sample is left: what is done, and what can be done next.
+const isLeft = () => samples.some((sample) => isIncluded(sample) && isUndecided(sample));
+
+// Returns how the filters leave no sample to show, or "" if they are not the reason.
+function emptyFilters() {
+  const text = byId("name-search").value.trim();
+  const listed = kind === "label" && !pastSuspects ? "suspect" : "listed sample";
+  if (!samples.some((sample) => isIncluded(sample) && isFound(sample)) && text) return `No ${listed} has “${text}” in its name. The file may not be a ${listed}.`;
+  if (view === "grid" && pairs.length) return "No sample matches these filters. Go to the next pair, or clear the filters.";
+  return isLeft() || byId("shown").value === "split" ? "No sample that matches the filters is left. Change or clear the filters." : "";
+}
+
+// Returns what is done, and what can be done next, when all samples are decided.
+function endText() {
+  const suspects = samples.filter(isSuspect).length;
+  const sentences = kind === "label" && !suspects && !pastSuspects
+    ? ["There are no suspects: no label is marked as probably wrong.", otherKinds()]
+    : [allDone(suspects), otherKinds(), "“Export” writes a label file, and shows the command that trains on it."];
+  return sentences.filter(Boolean).join(" ");
+}
+
 function drawEnd() {
   const suspects = samples.filter(isSuspect).length;
   const further = samples.filter((sample) => isPastSuspects(sample) && isUndecided(sample)).length;
-  const left = samples.some((sample) => isIncluded(sample) && isUndecided(sample));
-  const filtered = [...FILTERS, "name-search"].some((id) => byId(id).value !== "");
-  const sentences = left || (filtered && byId("shown").value === "split")
-    ? ["No sample that matches the filters is left. Change or clear the filters."]
-    : kind === "label" && !suspects && !pastSuspects
-      ? ["There are no suspects: no label is marked as probably wrong.", otherKinds()]
-      : [allDone(suspects), otherKinds(), "“Export” writes a label file for labelsieve train --labels."];
-  byId("none").firstElementChild.textContent = sentences.filter(Boolean).join(" ");
-  byId("beyond").hidden = left || pastSuspects || !further || kind !== "label";
+  const reason = emptyFilters();
+  byId("none").firstElementChild.textContent = reason || endText();
+  byId("clear").hidden = !reason;
+  byId("beyond").hidden = isLeft() || pastSuspects || !further || kind !== "label";
   byId("beyond").textContent = `${suspects ? "Continue with the next" : "Review the"} ${count(further)} most suspicious samples (labels probably correct)`;
-  if (!byId("beyond").hidden) byId("beyond").focus({ preventScroll: true });
+  if (!document.activeElement.matches("header *, select")) focusSamples();
+}
+
+// Moves the keyboard focus to the samples or, if none is left, to the button that continues.
+function focusSamples() {
+  const offered = [byId("clear"), byId("beyond")].find((button) => button.offsetParent);
+  (offered ?? byId(view === "grid" && cells.length ? "cells" : "main")).focus({ preventScroll: true });
 }
 
 function allDone(suspects) {
@@ -227,7 +248,7 @@ function otherKinds() {
   const others = Object.entries(KINDS).filter(([value]) => value !== kind && value !== "label");
   const open = others.map(([, { one, many, holds }]) => [samples.filter((sample) => holds(sample) && isUndecided(sample)).length, one, many]);
   const listed = open.filter(([number]) => number).map(([number, one, many]) => `${count(number)} ${number === 1 ? one : many}`);
-  return listed.length ? `Still undecided: ${listed.join(", ")}; choose them at the top.` : "";
+  return listed.length ? `Still undecided: ${listed.join(", ")}; choose them under “Kind”.` : "";
 }
 
 // Returns the decision to display: that in effect, or one's own when reviewing independently of others.
@@ -242,7 +263,7 @@ function drawDecision(sample) {
   const who = decision?.tab === tab ? "" : decision?.reviewer && decision.reviewer !== reviewer ? ` by ${decision.reviewer}` : " earlier or in another tab";
   byId("decided").textContent = decision ? ` · ${describe(decision, sample)}${who}` : "";
   for (const name of ["keep", "accept", "other", "unsure"]) byId(name).setAttribute("aria-pressed", decision?.decision === name);
-  byId("undo").disabled = !decision && !lastAction().length;
+  byId("undo").disabled = decision ? !ownDecision(sample) : !lastAction().length;
   const by = split.has(sample.index) && byId("shown").value !== "mine" ? decisions.get(sample.index).by : [];
   const opinions = by.map(([name, what, label]) => `${name || "Unnamed"}: ${describe({ decision: what, label }, sample)}`);
   byId("opinions").textContent = `Reviewers disagree. ${opinions.join(" · ")}`;
@@ -274,7 +295,8 @@ async function loadAhead(coming) {
 
 function stripButton(position) {
   const sample = samples[position];
-  const button = element("button", { type: "button", "aria-label": `Sample ${position + 1}: labelled ${sample.given}` });
+  const name = `Sample ${position + 1}: labelled ${sample.given}`;
+  const button = element("button", { type: "button", "aria-label": name, title: name });
   if (sample.image) button.append(thumb(sample));
   else button.append(preview(sample));
   button.append(named(sample.given));
@@ -289,7 +311,7 @@ function drawProgress() {
   const [done, unsure, suspects] = counts(samples.filter(isSuspect));
   const [more, unsureMore, further] = counts(samples.filter(isPastSuspects));
   const changed = samples.filter((s) => (decisions.get(s.index)?.label ?? s.given) !== s.given).length;
-  const left = samples.filter((s) => isIncluded(s) && isFiltered(s) && isOpen(s)).length;
+  const left = samples.filter(isLeftHere).length;
   const filtered = [...FILTERS, "name-search"].some((id) => byId(id).value !== "");
   const after = pastSuspects || more ? ` · ${count(more - unsureMore)} of the next ${count(further)}${unsureText(unsureMore)}` : "";
   const [seen, unsureSeen, total] = counts(samples.filter(KINDS[kind].holds));
@@ -303,7 +325,7 @@ function drawProgress() {
 function drawAgreement(pairsOfPeople) {
   const texts = pairsOfPeople.map(({ one, other, both, equal, kappa }) => {
     const names = [one, other].map((name) => name || "unnamed").join(" and ");
-    return `${names}: ${percent(equal / both)} equal, Cohen’s κ ${kappa.toFixed(2)}, on ${count(both)} samples that both decided`;
+    return `${names}: ${Math.round((100 * equal) / both)}% equal, Cohen’s κ ${kappa.toFixed(2)}, on ${count(both)} samples that both decided`;
   });
   byId("agreement").textContent = `Agreement. ${texts.join("; ")}.`;
   byId("agreement").hidden = !texts.length;
@@ -337,7 +359,7 @@ function draw() {
 }
 
 const FILTERS = ["filter", "suggestion", "shown"];
-let filtersBefore = null; // values of FILTERS before the grid was opened
+let filtersBefore = null; // values of FILTERS that the user chose; the grid narrows them, also while one of its samples is shown
 
 // Shows one sample or the grid; `position` is that of the sample to show, else the current or the next open one.
 function setView(name, position = -1) {
@@ -348,21 +370,39 @@ function setView(name, position = -1) {
   byId("grid").hidden = view !== "grid";
   byId("sample").hidden = byId("none").hidden = true;
   if (view === "grid") return openGrid();
-  restoreFilters();
-  const here = samples[current] && isIncluded(samples[current]) && isOpen(samples[current]) ? current : nextUndecided(0);
+  if (position < 0) restoreFilters();
+  const here = samples[current] && isLeftHere(samples[current]) ? current : nextUndecided(0);
   show(position >= 0 ? position : here);
-  byId("main").focus({ preventScroll: true });
+  focusSamples();
 }
 
-// Opens the grid with the given and suggested label of the current sample, and shows what is undecided.
+// Opens the grid as it was when one of its samples was opened, or else narrowed to what is undecided and alike.
 function openGrid() {
+  if (filtersBefore) draw();
+  else narrowFilters();
+  focusSamples();
+}
+
+// Chooses the given and suggested label of the current sample, and what is undecided.
+function narrowFilters() {
   const sample = samples[current];
   filtersBefore = FILTERS.map((id) => byId(id).value);
   if (byId("shown").value === "") byId("shown").value = "open";
   countPairs();
   const alike = sample && pairs.find(([given, suggested]) => given === sample.given && suggested === sample.suggested);
   choosePair(alike ?? pairs[0]);
-  byId("cells").focus({ preventScroll: true });
+}
+
+function chooseFilter(id, value) {
+  byId(id).value = value;
+  if (filtersBefore) filtersBefore[FILTERS.indexOf(id)] = byId(id).value;
+}
+
+function clearFilters() {
+  filtersBefore = null;
+  for (const id of [...FILTERS, "name-search"]) byId(id).value = "";
+  if (view === "grid") openGrid();
+  else filterChanged();
 }
 
 function restoreFilters() {
@@ -371,6 +411,7 @@ function restoreFilters() {
   fillSuggestions();
   byId("suggestion").value = suggested;
   byId("shown").value = shown;
+  filtersBefore = null;
 }
 
 // ---- decisions ----
@@ -414,9 +455,9 @@ async function decide(sample, decision, label) {
   show(nextUndecided(positions.get(sample.index) + 1), `${describe(decisions.get(sample.index), sample)}.`);
 }
 
-// Returns the samples of the last action in this tab that is still in effect.
+// Returns the samples of the reviewer's last action in this tab that is still in effect.
 function lastAction() {
-  const mine = [...decisions].filter(([index, decision]) => decision.tab === tab && positions.has(index));
+  const mine = [...decisions].filter(([index, decision]) => decision.tab === tab && decision.reviewer === reviewer && positions.has(index));
   const [index, last] = mine.reduce((one, other) => (other[1].line > one[1].line ? other : one), [undefined, { line: -1 }]);
   const alike = last.action ? mine.filter(([, decision]) => decision.action === last.action).map(([each]) => each) : index === undefined ? [] : [index];
   return alike.map((each) => samples[positions.get(each)]);
@@ -424,7 +465,9 @@ function lastAction() {
 
 async function undo() {
   const sample = samples[current];
-  if (!sample || !decisions.has(sample.index)) return undoLast();
+  const decision = sample && shownDecision(sample);
+  if (!decision) return undoLast();
+  if (!ownDecision(sample)) return showNotice(`Only ${decision.reviewer || "the reviewer without a name"} can undo this decision. Decide again to change it.`);
   if (await send(sample, "undo")) show(current, "Undone.");
 }
 
@@ -434,7 +477,7 @@ async function undoLast() {
   if (!last.length) return announce("Nothing to undo.");
   const answer = last.length === 1 ? await send(last[0], "undo") : await sendMany(last, "undo");
   if (!answer) return;
-  if (last.length > 1) showNotice(`Undone: ${count(last.length)} decisions.`);
+  if (last.length > 1) showNotice(`Undone: ${count(last.length - answer.refused.length)} decisions.`);
   if (view === "one") show(positions.get(last[0].index), "Undone.");
   else choosePair(byId("pair").value === "" ? undefined : [last[0].given, last[0].suggested]);
 }
@@ -448,7 +491,7 @@ function chooseOther() {
 function jumpToClass() {
   const listed = [...byId("filter").options].slice(1).map((option) => classes[option.value]);
   pickClass(listed, (name) => {
-    byId("filter").value = classes.indexOf(name);
+    chooseFilter("filter", classes.indexOf(name));
     filterChanged();
   }, "Go to a class");
 }
@@ -493,7 +536,7 @@ function moveOf(event, key) {
 function leaveField(event) {
   if (!["Escape", "Enter"].includes(event.key) || event.target.matches("select")) return;
   event.preventDefault();
-  byId(view === "grid" ? "cells" : "main").focus({ preventScroll: true });
+  focusSamples();
 }
 
 document.addEventListener("keydown", (event) => {
@@ -518,10 +561,14 @@ function filterChanged() {
   if (view === "grid") {
     selected.clear();
     draw();
-    return byId("cells").focus({ preventScroll: true });
-  }
-  show(nextUndecided(0) >= 0 || byId("shown").value !== "" ? nextUndecided(0) : findPosition(0, 1, isListed));
-  byId("main").focus({ preventScroll: true });
+  } else showFirst();
+  focusSamples();
+}
+
+// Shows the first sample that is left, or else the first one that is listed.
+function showFirst() {
+  const open = nextUndecided(0);
+  show(open >= 0 ? open : findPosition(0, 1, isListed));
 }
 
 function startControls() {
@@ -533,23 +580,26 @@ function startControls() {
   byId("many").onclick = () => setView("grid");
   byId("help").onclick = () => byId("keys").showModal();
   byId("jump").onclick = jumpToClass;
-  byId("reviewer").onclick = askName;
+  byId("reviewer").onclick = () => askName(true);
   byId("export").onclick = exportLabels;
-  for (const [id, dialog] of Object.entries({ close: "keys", cancel: "picker", "peek-close": "peek" })) byId(id).onclick = () => byId(dialog).close();
-  for (const id of FILTERS) byId(id).onchange = filterChanged;
-  byId("name-search").oninput = () => (view === "grid" ? draw() : show(nextUndecided(0) >= 0 ? nextUndecided(0) : findPosition(0, 1, isListed)));
+  for (const [id, dialog] of Object.entries({ close: "keys", cancel: "picker", "peek-close": "peek", "who-cancel": "who" })) byId(id).onclick = () => byId(dialog).close();
+  for (const id of FILTERS) byId(id).onchange = () => (chooseFilter(id, byId(id).value), filterChanged());
+  byId("name-search").oninput = () => (view === "grid" ? draw() : showFirst());
   byId("kind").onchange = () => {
     chooseKind(byId("kind").value);
-    byId("filter").value = byId("suggestion").value = "";
+    for (const id of ["filter", "suggestion"]) chooseFilter(id, "");
     filterChanged();
   };
   byId("beyond").onclick = () => {
     goPastSuspects();
-    show(nextUndecided(0));
-    byId("main").focus({ preventScroll: true });
+    if (view === "grid") countPairs(), choosePair(pairs[0]);
+    else show(nextUndecided(0));
+    focusSamples();
   };
+  byId("clear").onclick = clearFilters;
   byId("who-form").onsubmit = () => setReviewer(byId("who-name").value.trim());
   byId("runs").onchange = () => (location.search = `?token=${token}&run=${byId("runs").value}`);
+  document.addEventListener("pointerover", ({ target }) => target.matches("select") && (target.title = target.selectedOptions[0]?.text ?? "")); // it may be cut
   byId("filters").open = !matchMedia("(max-width: 60rem)").matches;
   startGrid();
 }
@@ -558,7 +608,7 @@ async function exportLabels() {
   const answer = await request("export", {});
   if (answer.status === 200) {
     showError("");
-    showNotice(`Exported to ${answer.message}.`);
+    showNotice(`Exported to ${answer.message}.`, ...(answer.command ? [" Train on these labels: ", element("code", {}, answer.command)] : []));
   } else if (answer.status === 409) showNotice(sentence(answer.error));
   else showError(sentence(answer.error));
 }
@@ -568,12 +618,16 @@ async function exportLabels() {
 // The name is kept in a cookie, because the port, and with it the page's own storage, changes with every session.
 const savedName = () => document.cookie.split("; ").find((each) => each.startsWith("reviewer="))?.slice("reviewer=".length);
 
-function askName() {
+function askName(again) {
+  byId("who-save").firstChild.data = again ? "Save " : "Start ";
+  byId("who-cancel").hidden = !again;
   byId("who-name").value = reviewer;
   byId("who").showModal();
+  byId("who-name").select();
 }
 
 function setReviewer(name, keep = true) {
+  if (name !== reviewer) showNotice(""); // it may offer to undo what another person decided
   reviewer = name;
   if (keep) document.cookie = `reviewer=${encodeURIComponent(name)}; max-age=${YEAR}; path=/; SameSite=Strict`;
   byId("reviewer").textContent = name || "No name";
@@ -622,6 +676,7 @@ async function open() {
   if (answer.status !== 200) return showError(answer.error);
   ({ samples, classes } = answer);
   samples = samples.filter((sample) => Object.values(KINDS).some(({ holds }) => holds(sample)));
+  for (const [place, sample] of samples.filter(isLabelIssue).entries()) sample.rank = place + 1;
   positions = new Map(samples.map(({ index }, position) => [index, position]));
   byId("run").textContent = answer.runs.length > 1 ? "" : answer.run;
   byId("runs").replaceChildren(...answer.runs.map((name, number) => new Option(name, number)));
@@ -634,8 +689,8 @@ async function open() {
   fillKinds();
   fillFilter();
   show(nextUndecided(0));
-  byId("main").focus({ preventScroll: true });
-  if (answer.reviewer === null && savedName() === undefined) askName();
+  focusSamples();
+  if (answer.reviewer === null && savedName() === undefined) askName(false);
   polling = setTimeout(poll, POLL);
   if (!ready) awaitData();
 }

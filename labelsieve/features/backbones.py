@@ -271,7 +271,7 @@ def _load_wordllama(name: str, size: int | None, weights: Path | None, device: t
     The package itself is not imported: it would configure logging, and download its tokenizer.
     """
     refuse_options(name, size, weights)
-    vectors, tokenizer, vocabulary = _read_wordllama(name)
+    vectors, tokenizer, vocabulary = read_wordllama(name)
 
     def encode(texts: Sequence[str]) -> Tensor:
         tokens = [tokenizer.encode(plain_text(text), add_special_tokens=False).ids for text in texts]
@@ -285,7 +285,7 @@ def _load_wordllama(name: str, size: int | None, weights: Path | None, device: t
     return Backbone(name, "texts", vectors.shape[1], 0, identity, torch.device("cpu"), encode, TEXT_BATCH)
 
 
-def _read_wordllama(name: str) -> tuple[Tensor, Any, str]:
+def read_wordllama(name: str) -> tuple[Tensor, Any, str]:
     """Return the word vectors (tokens, dim) of the package wordllama, its tokenizer, and the file of the tokenizer."""
     spec = find_spec(PACKAGES[name].module)
     if spec is None or spec.origin is None:
@@ -308,7 +308,7 @@ def token_vectors() -> Callable[[str], tuple[list[tuple[int, int]], Tensor]]:
 
     The features of the backbone wordllama are the means of these vectors.
     """
-    vectors, tokenizer, _ = _read_wordllama("wordllama")
+    vectors, tokenizer, _ = read_wordllama("wordllama")
 
     def tokens_of(text: str) -> tuple[list[tuple[int, int]], Tensor]:
         found = tokenizer.encode(plain_text(text), add_special_tokens=False)
@@ -348,6 +348,7 @@ __all__ = [
     "find_backbone",
     "fit_images",
     "own_backbone",
+    "read_wordllama",
     "restore_backbone",
     "token_vectors",
     "weights_with_head",

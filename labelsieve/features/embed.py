@@ -21,10 +21,11 @@ from torch import Tensor
 
 from labelsieve.data.images import BadImage, FileReader, Frame, Pictures, Reader, SubsetReader, Unusable, fast_decode
 from labelsieve.data.load import ReadOptions, find, refuse_unusable
-from labelsieve.data.sets import Labelled, Sets, Texts, Undecoded, usable_cores
+from labelsieve.data.sets import Labelled, Sets, Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, fit_images
 from labelsieve.features.store import KEY_BYTES, Array, Store, cache_folder
+from labelsieve.files import usable_cores
 
 CHUNK = 16  # samples that a thread reads and decodes at a time
 SETTLED = 2_000_000_000  # nanoseconds; a file that changed later may change again with the same time stamp

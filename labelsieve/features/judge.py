@@ -10,6 +10,7 @@ from corrected labels confirms them. The estimate therefore stays that of the fi
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,17 +18,19 @@ import torch
 from torch import Tensor
 
 from labelsieve.audit.explain import explain
-from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs, with_decided
+from labelsieve.audit.guesses import Array, Guesses, evenly_spaced, guesses_from_probs, with_decided
 from labelsieve.audit.held_out import label_log_likelihoods
 from labelsieve.audit.posterior import TEMPERATURES, calibrate, true_class_probs
 from labelsieve.errors import InputError
-from labelsieve.models.linear import fit_heads, head_logits, one_hot, standardise
+from labelsieve.models.linear import Targets, fit_heads, head_logits, one_hot, standardise
 from labelsieve.runtime import generator
 
 FOLDS = 5
 STRENGTHS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)  # of the regularisation, strongest first
 SECOND_STRENGTH = 1 / 3  # of that of the first round: corrected targets are less noisy than labels
 PATH_SAMPLES = 20_000  # for choosing the strength
+MAX_LEARNED = 6 * 10**10  # multiplications per pass over the samples that are learned; all samples are judged
+PREDICTED = 2**25  # probabilities predicted at a time
 PRODUCTS = 800  # matrix products of all heads: forward and backward, about 80 steps for each of five fits
 TIMED_ROWS = 2000
 
@@ -68,16 +71,30 @@ def judge_features(
     learned, counted = (labels, decided) if before is None else (before, None)
     given = torch.from_numpy(learned).to(x.device)
     folds = stratified_folds(given, FOLDS, seed)
-    targets = one_hot(given, num_classes)
-    strength, log_likelihood, heads = _best_strength(x, targets, folds, counted)
-    probs, _ = out_of_fold(x, targets, folds, strength, heads)
-    first = _guesses(learned, probs, counted)
+    some = _learned_samples(given, MAX_LEARNED // (FOLDS * x.shape[1] * num_classes), seed)
+    path = evenly_spaced(len(x), PATH_SAMPLES)
+    counted_path = None if counted is None else counted[path]
+    strength, log_likelihood, heads = _best_strength(
+        x[path], one_hot(given[path], num_classes), folds[path], counted_path
+    )
+
+    def given_rows(cut: slice) -> Tensor:
+        return one_hot(given[some][cut], num_classes)
+
+    heads = _fit_folds(x[some], given_rows, folds[some], strength, heads)
+    first = _held_out_guesses(x, heads, folds, learned, counted)
     explained = explain(first)
-    corrected = true_class_probs(explained.guesses, explained.label_given)
-    if decided is not None:
-        corrected[decided] = np.eye(num_classes, dtype=np.float32)[labels[decided]]
-    probs, _ = out_of_fold(x, torch.from_numpy(corrected).to(x.device), folds, SECOND_STRENGTH * strength)
-    second = _guesses(labels, probs, decided)
+    learnable = explained.guesses.at(some)
+    known = None if decided is None else decided[some]
+
+    def corrected_rows(cut: slice) -> Tensor:
+        rows = true_class_probs(learnable.at(cut), explained.label_given)
+        if known is not None:
+            rows[known[cut]] = np.eye(num_classes, dtype=np.float32)[labels[some][cut][known[cut]]]
+        return torch.from_numpy(rows).to(x.device)
+
+    heads = _fit_folds(x[some], corrected_rows, folds[some], SECOND_STRENGTH * strength)
+    second = _held_out_guesses(x, heads, folds, labels, decided)
     return Judgment(first, second, strength, log_likelihood, explained.label_given)
 
 
@@ -85,8 +102,9 @@ def choose_strength(features: Tensor, labels: Tensor, num_classes: int, seed: in
     """Return labels (n) as targets (n, K), and the strength of the regularisation found by cross-validation."""
     _refuse_unsuitable(features, labels.cpu().numpy(), num_classes)
     x = standardise(features.float())[0]
-    targets = one_hot(labels, num_classes)
-    return targets, _best_strength(x, targets, stratified_folds(labels, FOLDS, seed), None, calibrated=False)[0]
+    targets, folds = one_hot(labels, num_classes), stratified_folds(labels, FOLDS, seed)
+    path = evenly_spaced(len(x), PATH_SAMPLES)
+    return targets, _best_strength(x[path], targets[path], folds[path], None, calibrated=False)[0]
 
 
 def seconds_of_heads(samples: int, features: int, num_classes: int, device: str = "cpu") -> float:
@@ -118,17 +136,37 @@ def stratified_folds(labels: Tensor, count: int, seed: int) -> Tensor:
     return folds
 
 
+def _learned_samples(labels: Tensor, most: int, seed: int) -> Array:
+    """Return ascending positions of about `most` samples to learn from, with an equal share of every label (n)."""
+    step = -(-len(labels) // max(1, most))
+    if step == 1:
+        return np.arange(len(labels))
+    order = torch.randperm(len(labels), generator=generator(seed, "learned")).to(labels.device)
+    by_label = order[labels[order].sort(stable=True).indices]
+    return by_label[::step].sort().values.cpu().numpy()
+
+
 def out_of_fold(
     x: Tensor, targets: Tensor, folds: Tensor, strength: float, start: Tensor | None = None
 ) -> tuple[Array, Tensor]:
     """Return the probabilities (n, K) of each sample by the head that did not learn from it, and the heads."""
-    numbers = folds.unique()
-    heads = fit_heads(x, targets, folds != numbers[:, None], strength, start)
-    probs = torch.empty_like(targets)
-    for number, head in zip(numbers, heads, strict=True):
-        held = folds == number
-        probs[held] = head_logits(x[held], head[None])[:, 0].softmax(-1)
-    return probs.cpu().numpy(), heads
+    heads = _fit_folds(x, targets, folds, strength, start)
+    probs = np.empty(targets.shape, np.float32)
+    for rows, part in _held_out_probs(x, heads, folds):
+        probs[rows] = part
+    return probs, heads
+
+
+def _fit_folds(x: Tensor, targets: Targets, folds: Tensor, strength: float, start: Tensor | None = None) -> Tensor:
+    """Return a head for each fold that is fitted to the samples of the other folds, (S, F + 1, K)."""
+    return fit_heads(x, targets, folds != folds.unique()[:, None], strength, start)
+
+
+def _held_out_probs(x: Tensor, heads: Tensor, folds: Tensor) -> Iterator[tuple[Array, Array]]:
+    """Yield positions and probabilities (m, K) of all samples, by the head that did not learn from them."""
+    for number, head in zip(folds.unique(), heads, strict=True):
+        for rows in (folds == number).nonzero()[:, 0].split(max(1, PREDICTED // head.shape[1])):
+            yield rows.cpu().numpy(), head_logits(x[rows], head[None])[:, 0].softmax(-1).cpu().numpy()
 
 
 def _best_strength(
@@ -140,10 +178,8 @@ def _best_strength(
     strongest within one standard error of the best is taken: weaker ones fit more wrong labels for no clear gain.
     `calibrated`: the predictions will be calibrated, so that only their likelihood at the best temperature matters.
     """
-    some = torch.arange(0, len(x), -(-len(x) // PATH_SAMPLES))
-    x, targets, folds = x[some], targets[some], folds[some]
     labels = targets.argmax(1).cpu().numpy()
-    judged = np.ones(len(some), bool) if decided is None or decided.all() else ~decided[some.numpy()]
+    judged = np.ones(len(labels), bool) if decided is None or decided.all() else ~decided
     tried: list[tuple[float, float, Tensor]] = []
     best, error, heads = -np.inf, 0.0, None
     for strength in STRENGTHS:
@@ -156,8 +192,15 @@ def _best_strength(
     return next(each for each in tried if each[1] >= best - error)
 
 
-def _guesses(labels: Array, probs: Array, decided: Array | None) -> Guesses:
-    guesses = guesses_from_probs(labels, probs)
+def _held_out_guesses(x: Tensor, heads: Tensor, folds: Tensor, labels: Array, decided: Array | None) -> Guesses:
+    """Return the guesses about all labels (n) by heads that did not learn from them; probabilities are not kept."""
+    parts = [(rows, guesses_from_probs(labels[rows], probs)) for rows, probs in _held_out_probs(x, heads, folds)]
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+    confidence, likeliest, likelihood = (
+        np.concatenate([getattr(part, name) for _, part in parts])[order]
+        for name in ("confidence", "likeliest", "likelihood")
+    )
+    guesses = Guesses(labels.astype(np.int64), confidence, likeliest, likelihood, heads.shape[2])
     return guesses if decided is None else with_decided(guesses, decided)
 
 

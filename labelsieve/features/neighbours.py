@@ -16,6 +16,7 @@ BLOCK = 8192  # rows and columns of the similarities computed at a time: 256 MB
 SHORT = 0.05  # distance below which rounding matters
 MOST_NEIGHBOURS = 100
 FEWEST_SAMPLES = 40  # different ones, below which only exact copies are found
+MOST_SAMPLES = 200_000  # above which, too: the time of the search grows with the square of the samples
 REFERENCE = 5  # the nearest fifth of the neighbours is the surroundings of a sample
 HALF = 0.5  # near-duplicates are at most half as far away as the surroundings reach
 EXPECTED_BY_CHANCE = 0.5  # samples with a near-duplicate in data without any
@@ -29,13 +30,24 @@ MOST_LISTED = 10  # near-duplicates of one sample
 def find_other_issues(features: Tensor, labels: Array) -> OtherIssues:
     """Find the near-duplicates and the outliers among samples with these features (n, F) and labels (n)."""
     first, copies = exact_copies(features)
-    neighbours = min(MOST_NEIGHBOURS, len(first) // 4) if len(first) >= FEWEST_SAMPLES else 0
+    searched = FEWEST_SAMPLES <= len(first) <= MOST_SAMPLES
+    neighbours = min(MOST_NEIGHBOURS, len(first) // 4) if searched else 0
     index, distance = nearest_neighbours(features[torch.from_numpy(first).to(features.device)], neighbours)
     groups, ratio = near_duplicates(index, distance)
     outliers, score = find_outliers(index, distance, labels[first], groups)
     nearness = np.where(np.bincount(copies) > 1, 0.0, ratio.min(1, initial=1.0))  # (m)
     groups, sets = _spread_over_copies(first, copies, groups, index)
     return OtherIssues(groups, sets, nearness[copies], outliers[copies], score[copies])
+
+
+def limit_of_search(samples: int) -> str:
+    """Return a line that says what is not searched for among this many samples; empty if everything is."""
+    if samples <= MOST_SAMPLES:
+        return ""
+    return (
+        f"{samples:,} samples are more than {MOST_SAMPLES:,}: of near-duplicates, only exact copies are found, and no "
+        "outliers; audit a part of the samples to search there"
+    )
 
 
 def nearest_neighbours(features: Tensor, neighbours: int) -> tuple[Array, Array]:

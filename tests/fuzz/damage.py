@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,14 @@ class Damage:
 
     def apply(self, folder: Path) -> str:
         """Damage a file and return its name in the folder."""
-        files = damageable(folder)
-        file = files[self.file % len(files)]
+        kinds = kinds_of_files(folder)
+        file = _chosen(kinds, self.file)
         content = bytearray(file.read_bytes())
         name = str(file.relative_to(folder))
         if self.kind == "delete":
             file.unlink()
         elif self.kind == "swap":
-            other = files[self.place % len(files)]
+            other = _chosen(kinds, self.place)
             file.write_bytes(other.read_bytes())
             other.write_bytes(content)
             name = f"{name} {other.relative_to(folder)}"
@@ -45,6 +46,20 @@ class Damage:
 def damageable(folder: Path) -> list[Path]:
     """Return the files of a run folder that are read back."""
     return sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in ("lock", "report.html"))
+
+
+def kinds_of_files(folder: Path) -> list[list[Path]]:
+    """Return the files of a run folder, those together whose names differ in numbers only, such as thumbnails."""
+    kinds: dict[str, list[Path]] = {}
+    for file in damageable(folder):
+        kinds.setdefault(re.sub(r"\d+", "0", str(file.relative_to(folder))), []).append(file)
+    return list(kinds.values())
+
+
+def _chosen(kinds: list[list[Path]], number: int) -> Path:
+    """Return a file: every kind is equally likely, and so is every file of a kind."""
+    kind = kinds[number % len(kinds)]
+    return kind[number // len(kinds) % len(kind)]
 
 
 def _damaged(kind: str, content: bytearray, place: int, value: int) -> bytes:

@@ -6,20 +6,19 @@ and an automatic one with all its stages. `outcome` runs a command on a copy and
 
 import atexit
 import contextlib
-import io
 import json
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labelsieve.cli import execute
 from labelsieve.review.decisions import Decision, DecisionLog, decisions_path
 from labelsieve.train.loop import StopFlag
 from tests.conftest import save_blobs, without_resumes
+from tests.fuzz.confined import check_bounds, quietly, run_confined
+from tests.fuzz.record import note
 
 PLAIN = ("--noise-rate", "0.2", "--model", "small", "--epochs", "3", "--warmup", "1", "--lr", "0.05", "--batch", "32")
 AUTO = ("--model", "small", "--epochs", "2", "--warmup", "1", "--lr", "0.05", "--batch", "32")
@@ -41,15 +40,6 @@ def place() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     save_blobs(folder / "data.npz", 100, wrong=0.2, test=20)
     return folder
-
-
-def quietly(argv: list[str]) -> tuple[int, str, str]:
-    """Run a command in this process; return its exit code and what it printed."""
-    out, err = io.StringIO(), io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        warnings.simplefilter("ignore")
-        code = execute(argv)
-    return code, out.getvalue(), err.getvalue()
 
 
 def training(kind: str, out: Path) -> list[str]:
@@ -147,13 +137,18 @@ def copy_of(kind: str) -> Path:
 
 
 def outcome(command: str, run: Path) -> Outcome:
-    """Run a command on a run and return what it did."""
+    """Run a command on a run, with bounded time and memory, and return what it did."""
     arguments, result = COMMANDS[command]
-    code, _, errors = quietly(arguments(run))
-    return Outcome(code, errors, result(run) if code == 0 else None)
+    found = run_confined(arguments(run))
+    check_bounds(found, command)
+    note("limits", commands=1, most_cpu_seconds=found.seconds, most_megabytes=found.megabytes)
+    return Outcome(found.code, found.errors, result(run) if found.code == 0 else None)
 
 
 @cache
 def expected(command: str, kind: str) -> Outcome:
     """Return what a command does with an undamaged run."""
-    return outcome(command, copy_of(kind))
+    run = copy_of(kind)
+    arguments, result = COMMANDS[command]
+    code, _, errors = quietly(arguments(run))  # in this process, which imports what its children need
+    return Outcome(code, errors, result(run) if code == 0 else None)

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labelsieve.train.checkpoint import Checkpoints
-from tests.fuzz.damage import DAMAGES, Damage, damageable
+from tests.fuzz.damage import DAMAGES, Damage, kinds_of_files
+from tests.fuzz.record import note
 from tests.fuzz.seeds import COMMANDS, copy_of, expected, outcome, seed_run
 
 EXAMPLES = int(os.environ.get("LABELSIEVE_FUZZ", "0"))  # examples per test; 0: a few, always the same ones
@@ -19,7 +20,7 @@ LIMITS = settings(
     suppress_health_check=list(HealthCheck),
     database=None,
 )
-SHORTENED = ("cut", "empty", "zeros")  # a shorter log of decisions is one of an earlier moment
+SHORTENED = ("cut", "empty", "zeros", "delete")  # a shorter log of decisions is one of an earlier moment
 
 
 def refuses(found) -> bool:
@@ -39,6 +40,7 @@ def check(command: str, kind: str, damage: Damage) -> None:
     else:
         assert refuses(found), f"{command} after damage to {name}: {found.code}, {found.errors}"
         assert str(run) in found.errors, f"{command} does not name a file of {run}: {found.errors}"
+    note(f"damages to a run, {kind}, {command}", damages=1, refused=found.code != 0, right_result=found.code == 0)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -67,8 +69,8 @@ def test_one_bit_flips_of_a_manifest_are_refused_or_harmless():
     content, checkpoints = newest.read_bytes(), Checkpoints(folder)
     facts = checkpoints.newest()[1]
     before = json.loads(sorted(folder.glob("*.json"))[0].read_bytes())
-    refused = 0
-    for bit in range(0, 8 * len(content), 1 if EXAMPLES else 37):
+    refused, step = 0, 1 if EXAMPLES else 37
+    for bit in range(0, 8 * len(content), step):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         newest.write_bytes(flipped)
@@ -78,18 +80,36 @@ def test_one_bit_flips_of_a_manifest_are_refused_or_harmless():
         if found != facts:
             refused += 1
             assert found["epochs_done"] == before["epochs_done"] and len(said) == 1, bit
-    assert refused > 0.9 * (8 * len(content) // (1 if EXAMPLES else 37))
+    flips = len(range(0, 8 * len(content), step))
+    note("one-bit flips of a manifest", flips=flips, refused=refused, harmless=flips - refused)
+    assert refused > 0.9 * flips
 
 
 def test_without_the_checks_the_property_fails(monkeypatch):
     """Check the tests above: a changed weight would change predictions in silence."""
     monkeypatch.setattr("labelsieve.files._fault", lambda file, digest: "")
     run = seed_run("finished")
-    model = damageable(run).index(run / "model.safetensors")
+    model = kinds_of_files(run).index([run / "model.safetensors"])
     size = (run / "model.safetensors").stat().st_size
     with pytest.raises(AssertionError, match="silently differs"):
         for place in range(size - 3, size - 800, -4):  # bits of exponents
             check("predict", "finished", Damage("flip", model, place, 6))
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_report_names_a_deleted_file(number):
+    """Each file of a finished run in turn; a report without its gallery or map would be a silent difference."""
+    check("report", "finished", Damage("delete", number))
+
+
+def test_damages_reach_every_kind_of_file():
+    """Thumbnails are most of the files: a choice among files would hardly ever damage anything else."""
+    run = copy_of("finished")
+    kinds = len(kinds_of_files(run))
+    assert kinds == 14 and len(list(run.glob("audit/thumbs/*"))) == 100
+    names = {Damage("cut", number).apply(run) for number in range(kinds)}
+    assert len(names) == kinds and {"model.safetensors", "audit/labels.csv", "review/decisions.jsonl"} < names
+    assert Damage("flip", 0).apply(run) != Damage("flip", kinds * 3 + 4).apply(run)
 
 
 def test_the_runs_are_what_they_are_called():

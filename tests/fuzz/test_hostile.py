@@ -10,6 +10,7 @@ import pytest
 
 from labelsieve.files import SUMS, write_seal
 from tests.fuzz.confined import run_confined
+from tests.fuzz.record import note
 from tests.fuzz.seeds import COMMANDS, copy_of, place
 
 CANARY = "canary-4711"
@@ -185,3 +186,11 @@ def test_hostile_folder(name):
         read = [path for path in found.read if path.startswith(str(away)) and name not in ("labels", "weights")]
         assert not read, f"{command} reads {read}"
         assert found.megabytes < MOST_MEGABYTES and found.seconds < MOST_SECONDS, (command, found[-2:])
+        note(
+            "hostile folders",
+            commands=1,
+            refused=found.code != 0,
+            most_cpu_seconds=found.seconds,
+            most_megabytes=found.megabytes,
+        )
+    note("hostile folders", folders=1)

@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from labelsieve import Problem, make
 from labelsieve.core.processes import all_processes
 from labelsieve.data import Labelled
+from labelsieve.methods import Problem, make
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_networks
 from labelsieve.train import Training, fit

@@ -22,7 +22,6 @@ from labelsieve.audit.posterior import (
     label_given_true,
     label_probability,
     shrunk_label_given_true,
-    unmix,
     unmix_with,
 )
 from labelsieve.audit.quality import THRESHOLD
@@ -99,7 +98,7 @@ def steps() -> dict[str, Callable[[Guesses], Array]]:
         "Bayes' rule with the joint that settles": label_probability,
         "T counted where it is surest": lambda g: label_probability(g, confident_counts(g)),
         "and unmixed": lambda g: label_probability(unmix_with(g, confident_counts(g), 1.0), confident_counts(g)),
-        OURS: lambda g: label_probability(*unmix(g)),
+        OURS: lambda g: qualities_with(g, confident_counts(g)),
         "the same, T not levelled": lambda g: qualities_with(g, label_given_true(count_confident(g))),
         "the same, T from a tenth": lambda g: qualities_with(g, confident_counts(g, 0.1)),
         "the same, T from a half": lambda g: qualities_with(g, confident_counts(g, 0.5)),

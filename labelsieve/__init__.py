@@ -3,12 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from labelsieve.core import CriteriaALL, CriteriaOL, CriteriaPL, Method
-    from labelsieve.methods import METHODS, Problem, make
-    from labelsieve.methods.mentornet import default, mentornet, mentornet_prop
+    from labelsieve.core import CriteriaALL, CriteriaOL, CriteriaPL
+    from labelsieve.loss import SieveLoss
+    from labelsieve.methods import METHODS
     from labelsieve.predict import Predictor, load
     from labelsieve.quality import estimate_noise, find_label_issues, label_quality
 
@@ -16,14 +16,9 @@ _MODULE_OF = {
     "CriteriaALL": "core",
     "CriteriaOL": "core",
     "CriteriaPL": "core",
-    "Method": "core",
     "METHODS": "methods",
-    "Problem": "methods",
-    "default": "methods.mentornet",
-    "make": "methods",
-    "mentornet": "methods.mentornet",
-    "mentornet_prop": "methods.mentornet",
     "Predictor": "predict",
+    "SieveLoss": "loss",
     "estimate_noise": "quality",
     "find_label_issues": "quality",
     "label_quality": "quality",
@@ -35,17 +30,12 @@ __all__ = [
     "CriteriaALL",
     "CriteriaOL",
     "CriteriaPL",
-    "Method",
     "Predictor",
-    "Problem",
-    "default",
+    "SieveLoss",
     "estimate_noise",
     "find_label_issues",
     "label_quality",
     "load",
-    "make",
-    "mentornet",
-    "mentornet_prop",
 ]
 
 
@@ -54,7 +44,8 @@ def __getattr__(name: str) -> object:
     if name in _MODULE_OF:
         return getattr(import_module(f"labelsieve.{_MODULE_OF[name]}"), name)
     raise AttributeError(
-        f"module 'labelsieve' has no attribute {name!r}; make a method by its name: labelsieve.make('selfie', problem)"
+        f"module 'labelsieve' has no attribute {name!r}; a loss by the name of its method: "
+        "labelsieve.SieveLoss('selfie', num_classes=10, noise_rate=0.2)"
     )
 
 

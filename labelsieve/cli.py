@@ -4,20 +4,21 @@ import errno
 import os
 import shlex
 import sys
+import warnings
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from typing import NoReturn
 
 import labelsieve
-from labelsieve.commands import COMMANDS
-from labelsieve.errors import InputError, LabelsieveError, is_out_of_memory, nearest, unexpected
+from labelsieve.commands import COMMANDS, find_command
+from labelsieve.errors import DamagedFile, InputError, LabelsieveError, is_out_of_memory, nearest, unexpected
 
 RESUMABLE = ("train", "embed", "table", "compare", "figure", "demo")  # commands that resume when run again
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk
+_OTHER_WARNINGS = warnings.formatwarning
 LONGEST_LINE = 2000  # characters of a message
 
 
@@ -30,6 +31,8 @@ class _Parser(ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: see decision 45
+    warnings.formatwarning = _one_line
     try:
         code = execute(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
@@ -37,6 +40,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Return the line for a damaged file; other warnings say where in the code they come from."""
+    if category is DamagedFile:
+        return f"warning: {message}\n"
+    return _OTHER_WARNINGS(message, category, filename, lineno, line)
 
 
 def execute(argv: Sequence[str]) -> int:
@@ -72,17 +84,35 @@ def parse(argv: Sequence[str]) -> tuple[Callable[[Namespace], None], Namespace]:
         raise InputError(
             f"unknown command {name!r}: {nearest(name, COMMANDS)}" if name else "name a command; see --help"
         )
-    module = import_module(f"labelsieve.commands.{name}")
+    command = find_command(name)
     parser = _Parser(f"labelsieve {name}", description=COMMANDS[name], allow_abbrev=False)
-    module.add_arguments(parser)
+    command.add_arguments(parser)
     positional = [action for action in parser._actions if not action.option_strings]
     names = [f"[{action.metavar}]" if action.nargs in ("?", "*") else str(action.metavar) for action in positional]
     parser.usage = " ".join([parser.prog, *names, "[OPTIONS]"])
     options, unknown = parser.parse_known_args(rest)
     if unknown:
         raise InputError(_describe_unknown(parser, unknown))
-    options.command_line = shlex.join(["labelsieve", name, *_without_equals(rest)])
-    return module.run, options
+    words = _without_equals(rest)
+    if any(getattr(options, each, None) for each in ("config", "like", "save_config")):
+        options, words = _with_settings(parser, options, rest)
+    options.command_line = shlex.join(["labelsieve", name, *words])
+    return command.run, options
+
+
+def _with_settings(parser: ArgumentParser, options: Namespace, rest: list[str]) -> tuple[Namespace, list[str]]:
+    """Return the options with the settings of a file or an earlier run, and the words of a command that has them all.
+
+    The command is stored in the run, to resume it: it must not depend on files that may change.
+    """
+    from labelsieve import config
+
+    defaults = config.defaults_of(parser)
+    if options.config or getattr(options, "like", None):
+        options = config.merged(parser, rest, config.earlier_settings(parser, options))
+    settings = config.changed_settings(parser, options, defaults)
+    options.settings = config.by_key(parser, settings)  # written by the command once it has checked them
+    return options, config.command_words(parser, settings)
 
 
 def _overview() -> _Parser:

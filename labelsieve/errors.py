@@ -1,14 +1,21 @@
-"""Errors that are not bugs, with their exit codes, and messages for unexpected ones."""
+"""Errors that are not bugs, with their exit codes, messages for unexpected ones, and warnings about damaged files."""
 
 import difflib
 import sysconfig
 import tempfile
+import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parent)
 _NOT_USER_CODE = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+WARNINGS_LOCK = threading.Lock()  # warning filters are global: hold it to change them, or to warn in a thread
+
+
+class DamagedFile(UserWarning):
+    """A file is damaged, and the work goes on without it."""
 
 
 class LabelsieveError(Exception):
@@ -41,6 +48,12 @@ class Stopped(LabelsieveError):
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+def warn_of_damage(message: str) -> None:
+    """Warn about a damaged file, in any thread."""
+    with WARNINGS_LOCK:
+        warnings.warn(message, DamagedFile, stacklevel=3)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -22,6 +22,11 @@ THUMBS = "thumbs"  # folder of images in an audit; its files are in the seal of 
 OWN_DIGEST = "# sha256 of the lines above: "
 
 
+def usable_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def refuse_no_folder(path: Path, option: str = "--out") -> None:
     """Refuse an output folder that cannot be created or written."""
     nearest = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))

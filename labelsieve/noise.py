@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from labelsieve.errors import InputError, nearest
+from labelsieve.catalogue import parse_noise
+from labelsieve.errors import InputError
 from labelsieve.runtime import generator
 
 
@@ -58,21 +59,10 @@ KINDS: dict[str, Callable[..., Tensor]] = {kind.__name__: kind for kind in (pair
 
 def transition(kind: str, num_classes: int, rate: float, **options: object) -> Tensor:
     """Return the transition matrix of a kind of noise, (K, K) float64; rows sum to 1."""
-    name, share = parse_kind(kind)
+    name, share = parse_noise(kind)
     if name == "asymmetric" and "mapping" not in options:
         raise InputError("asymmetric noise needs a map of classes (--noise-map), such as 9:1,2:0,4:7,3:5,5:3")
     return KINDS[name](num_classes, rate, **share, **options)
-
-
-def parse_kind(kind: str) -> tuple[str, dict[str, float]]:
-    """Split a kind of noise into its name and options: "mixed:0.6" is mixed noise with dominant=0.6."""
-    name, colon, share = kind.partition(":")
-    if name not in KINDS or (colon and name != "mixed"):
-        raise InputError(f"unknown noise {kind!r}: {nearest(kind, KINDS)}")
-    try:
-        return name, {"dominant": float(share)} if colon else {}
-    except ValueError:
-        raise InputError(f"invalid share in {kind!r}: write mixed noise with a share as mixed:0.6") from None
 
 
 def check_matrix(matrix: Tensor, num_classes: int) -> Tensor:

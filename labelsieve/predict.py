@@ -40,6 +40,11 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
         device: the device to predict on.
         model: package.module:factory, required if the run was trained with a network from user code; such code is
             never imported only because a file names it.
+
+    Examples:
+        >>> model = labelsieve.load(run)  # the folder of a run, such as "runs/mine"
+        >>> len(model.classes), model.shape
+        (10, (1, 28, 28))
     """
     path = Path(run)
     if path.is_dir():
@@ -75,7 +80,7 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} is not a model of labelsieve, or it is damaged") from error
     network = network.to(usable_device(device))
-    return Predictor(network, shape, classes, normalise, columns, backbone)
+    return Predictor(network, shape, classes, normalise, columns, backbone, name)
 
 
 def _checked_shape(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -107,6 +112,15 @@ class Predictor:
         normalise: how images are normalised: "image" or "imagenet".
         columns: the names of the columns of a table, in the order of training.
         backbone: computes the features that the network is applied to, of images or texts.
+        model: the name of the network.
+
+    Examples:
+        >>> model = labelsieve.load(run)
+        >>> images = np.zeros((5, 28, 28), np.uint8)
+        >>> model.predict_proba(images).shape
+        (5, 10)
+        >>> model.classes[model.predict(images)[0]] in model.classes
+        True
     """
 
     def __init__(
@@ -117,6 +131,7 @@ class Predictor:
         normalise: str = "image",
         columns: Sequence[str] | None = None,
         backbone: Backbone | None = None,
+        model: str = "",
     ) -> None:
         self.network = network.eval()
         self.shape = tuple(shape)
@@ -124,6 +139,7 @@ class Predictor:
         self.normalise = normalise
         self.columns = tuple(columns) if columns else None
         self.backbone = backbone
+        self.model = model
         self.batch = prediction_batch_size(self.shape)
 
     def predict(self, images: Array | Tensor | Sequence[str]) -> Array:

@@ -75,10 +75,19 @@ class Pace:
             self.first = self.last
 
     @property
+    def steps(self) -> int:
+        """Steps since the first one."""
+        return self.last[0] - self.first[0]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first step."""
+        return self.last[1] - self.first[1]
+
+    @property
     def seconds(self) -> float | None:
         """Seconds per step; None before the second step."""
-        steps = self.last[0] - self.first[0]
-        return (self.last[1] - self.first[1]) / steps if steps else None
+        return self.elapsed / self.steps if self.steps else None
 
 
 def speed(seconds: float) -> str:

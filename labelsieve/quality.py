@@ -39,6 +39,15 @@ def label_quality(
         features: (n, F) features of the samples, instead of `pred_probs`; an array, a tensor or a memory-mapped file.
         criterion: As for `labelsieve.audit.label_quality`. Features are judged by "posterior".
         lam: The weight λ of Criteria_ALL.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> true = rng.integers(0, 3, 300)
+        >>> pred_probs = rng.dirichlet(np.ones(3), 300) * 0.2 + np.eye(3)[true] * 0.8  # a good classifier
+        >>> labels = np.where(np.arange(300) < 30, (true + 1) % 3, true)  # the first 30 labels are wrong
+        >>> quality = labelsieve.label_quality(labels, pred_probs)
+        >>> quality.shape, bool(quality[:30].max() < quality[30:].min())
+        ((300,), True)
     """
     if features is None and pred_probs is not None:
         return audit.label_quality(labels, pred_probs, criterion=criterion, lam=lam)
@@ -66,6 +75,17 @@ def find_label_issues(
 
     Returns:
         A boolean mask (n), or the positions of the issues, the most suspicious first.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> true = rng.integers(0, 3, 300)
+        >>> pred_probs = rng.dirichlet(np.ones(3), 300) * 0.2 + np.eye(3)[true] * 0.8  # a good classifier
+        >>> labels = np.where(np.arange(300) < 30, (true + 1) % 3, true)  # the first 30 labels are wrong
+        >>> labelsieve.find_label_issues(labels, pred_probs).sum()
+        np.int64(30)
+        >>> issues = labelsieve.find_label_issues(labels, pred_probs, return_indices_ranked_by="label_quality")
+        >>> sorted(issues.tolist()) == list(range(30))
+        True
     """
     return issues_of(label_quality(labels, pred_probs, features=features), return_indices_ranked_by)
 
@@ -79,6 +99,19 @@ def estimate_noise(
         labels: (n) class numbers.
         pred_probs: (n, K) probabilities, as for `label_quality`.
         features: (n, F) features, instead of `pred_probs`.
+
+    Returns:
+        The `rate` with its range, the rate `per_class` and the noise `matrix` (K, K): row k holds the shares of the
+        true classes among the samples labelled k.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> true = rng.integers(0, 3, 300)
+        >>> pred_probs = rng.dirichlet(np.ones(3), 300) * 0.2 + np.eye(3)[true] * 0.8  # a good classifier
+        >>> labels = np.where(np.arange(300) < 30, (true + 1) % 3, true)  # the first 30 labels are wrong
+        >>> noise = labelsieve.estimate_noise(labels, pred_probs)
+        >>> round(noise.rate.estimate, 2), noise.rate.low < 0.1 < noise.rate.high
+        (0.1, True)
     """
     if features is None and pred_probs is not None:
         return audit.estimate_noise(labels, pred_probs)

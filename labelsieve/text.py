@@ -1,4 +1,4 @@
-"""Text for table cells and terminals: escaping of untrusted names, and formatting of numbers."""
+"""Text for table cells and terminals: escaping of untrusted names, formatting of numbers, plain equations."""
 
 import math
 import re
@@ -64,3 +64,23 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def plain_equations(page: str) -> str:
+    """Return a page of Markdown for a terminal: the LaTeX of ```math blocks and of $`...`$ becomes plain text."""
+    page = re.sub(r"```math\n(.*?)\n```", lambda match: f"    {_plain(match[1])}", page, flags=re.S)
+    return re.sub(r"\$`(.*?)`\$", lambda match: _plain(match[1]), page)
+
+
+def _plain(latex: str) -> str:
+    """Return an equation as text, such as "p[y] - λ Σ_j m[y,j] p[j]"; it knows the LaTeX of the pages of methods."""
+    text = re.sub(r"(?<!\\sum)_(?:(\w)|\{([^{}]*)\})", lambda match: f"[{match[1] or match[2]}]", latex)
+    text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
+    text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", lambda match: " / ".join(map(_grouped, match.groups())), text)
+    text = text.replace(r"\sum", "Σ").replace(r"\sim", "~").replace(r"\quad", "").replace(r"\arg\max", "argmax")
+    return text.replace("^2", "²").replace("\\", "").replace("{", "(").replace("}", ")")
+
+
+def _grouped(text: str) -> str:
+    """Return a numerator or denominator, in brackets if it has several terms."""
+    return text if re.fullmatch(r"[^ ]+", text) else f"({text})"

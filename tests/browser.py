@@ -48,7 +48,7 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=list(FLAGS), timeout=120_000
+            executable_path=shutil.which("chromium"), args=list(FLAGS), timeout=600_000
         )
         yield started
         started.close()

@@ -16,10 +16,10 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
-from labelsieve import METHODS, Problem, make
 from labelsieve.core.criteria import CriteriaALL
 from labelsieve.data import Labelled, load_data
 from labelsieve.features.backbones import own_backbone
+from labelsieve.methods import METHODS, Problem, make
 from labelsieve.models import make_model
 from labelsieve.models.densenet import DenseNet
 from labelsieve.models.networks import make_networks

@@ -17,39 +17,46 @@ ARROWS: dict[str, set[str]] = {
     "files": {"errors"},
     "progress": {"text"},
     "runtime": {"errors"},
+    "catalogue": {"errors"},
     "core": set(),
-    "noise": {"errors", "runtime"},
-    "methods": {"core", "errors", "runtime"},
+    "noise": {"catalogue", "errors", "runtime"},
+    "methods": {"catalogue", "core", "errors", "runtime"},
+    "loss": {"core", "errors", "methods"},
     "data": {"errors", "files", "progress", "runtime", "text"},
     "models": {"errors", "runtime"},
     "train": {"core", "errors", "files", "runtime"},
     "audit": {"errors", "files", "text"},
     "features": {"audit", "data", "errors", "files", "models", "runtime"},
     "quality": {"audit", "data", "errors", "features"},
-    "runs": {"core", "data", "errors", "features", "files", "methods", "noise", "progress", "runtime", "text", "train"},
+    "runs": {
+        *("catalogue", "core", "data", "errors", "features", "files", "noise", "progress", "runtime", "text", "train"),
+    },
     "predict": {"data", "errors", "features", "files", "models", "runs", "runtime", "train"},
-    "__init__": {"core", "methods", "predict", "quality"},  # the public names, imported when they are used
+    "export": {"data", "errors", "features", "files", "models", "predict"},
+    "__init__": {"core", "loss", "methods", "predict", "quality"},  # the public names, imported when they are used
     "runs.execute": {
-        *("__init__", "core", "data", "errors", "features", "methods", "models", "noise", "predict", "runs"),
+        *("__init__", "core", "data", "errors", "features", "files", "methods", "models", "noise", "predict", "runs"),
         *("runtime", "train"),
     },
+    "config": {"errors", "files", "runs", "text"},
     "review": {"data", "errors", "features", "files", "models", "predict", "runs", "text"},
     "report": {"audit", "errors", "files", "review", "runs", "text"},
     "auto": {
-        *("audit", "data", "errors", "features", "files", "methods", "models", "predict", "progress", "quality"),
-        *("review", "runs", "runs.execute", "runtime", "text", "train"),
+        *("audit", "core", "data", "errors", "features", "files", "methods", "models", "predict", "progress"),
+        *("quality", "review", "runs", "runs.execute", "runtime", "text", "train"),
     },
     "sweep": {
-        *("data", "errors", "features", "files", "methods", "models", "noise", "runs", "runs.execute", "runtime"),
+        *("catalogue", "data", "errors", "features", "files", "models", "noise", "runs", "runs.execute", "runtime"),
         *("text", "train"),
     },
     "paper": {"data", "errors", "files", "methods", "noise", "runs", "runtime", "sweep"},
-    "integrations": {"audit", "core", "data", "errors", "methods", "models", "runtime", "train"},
+    "integrations": {"audit", "core", "data", "errors", "loss", "methods", "models", "runtime", "train"},
     "commands": {
-        *("__init__", "audit", "auto", "core", "data", "errors", "features", "files", "methods", "noise", "paper"),
+        *("__init__", "audit", "auto", "catalogue", "config", "data", "errors", "export", "features", "files"),
+        *("noise", "paper"),
         *("predict", "progress", "report", "review", "runs", "runs.execute", "runtime", "sweep", "text"),
     },
-    "cli": {"__init__", "commands", "errors"},
+    "cli": {"__init__", "commands", "config", "errors"},
     "__main__": {"cli"},
 }
 LIBRARIES: dict[str, set[str]] = {
@@ -58,24 +65,28 @@ LIBRARIES: dict[str, set[str]] = {
     "core": {"torch"},
     "noise": {"torch"},
     "methods": {"torch"},
+    "loss": {"torch"},
     "data": {"PIL", "numpy", "simplejpeg", "torch"},  # and pyarrow, by name
     "models": {"numpy", "safetensors", "torch", "triton"},  # and timm, by name
     "train": {"safetensors", "torch", "triton"},
     "audit": {"PIL", "numpy"},  # and pyarrow, by name
     "features": {"numpy", "safetensors", "torch"},  # and timm, tokenizers and transformers, by name
     "quality": {"numpy", "torch"},
-    "runs": {"numpy", "safetensors", "torch"},
+    "runs": {"numpy", "safetensors", "torch"},  # and wandb and mlflow, by name
     "predict": {"numpy", "safetensors", "torch"},
+    "export": {"PIL", "numpy", "safetensors", "torch"},  # and onnx, onnxruntime and transformers, by name
     "runs.execute": {"torch"},
     "review": {"PIL", "numpy", "torch"},  # contents alone, which the server opens in the background
     "report": {"jinja2", "markupsafe", "numpy"},
     "auto": {"numpy", "safetensors", "torch"},
-    "sweep": {"matplotlib", "numpy", "ray", "rich", "torch"},
+    "sweep": {"grpc", "matplotlib", "numpy", "ray", "rich", "torch"},
     "paper": {"matplotlib", "numpy"},
     "integrations": {"lightning", "numpy", "sklearn", "torch", "transformers"},
 }
 WITHOUT_TORCH = (
     "cli",
+    "catalogue",
+    "config",
     "audit",
     "features.installed",
     "quality",
@@ -86,6 +97,8 @@ WITHOUT_TORCH = (
     "runs.read",
     "runs.spec",
     "runs.find",
+    "sweep.address",
+    "runs.track",
 )
 MOST_MODULES = 16  # in a folder
 

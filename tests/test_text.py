@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.text import escape_cell, printable, rounded, unescape_cell
+from labelsieve.text import escape_cell, plain_equations, printable, rounded, unescape_cell
 
 
 @given(st.text(alphabet="=+-@'\t\r\n\0ax, ", max_size=6))
@@ -36,3 +36,19 @@ def test_printable_escapes_control_characters():
 )
 def test_rounded(value, text):
     assert str(rounded(value)) == text
+
+
+def test_equations_are_plain_text_in_a_terminal():
+    page = (
+        "Idea\n\n```math\nw = \\sqrt{v + \\frac{v^2}{n - 1}} - λ \\sum_j m_{y,j} p_j\n```\n\nand $`p_y ≤ \\text{k}`$."
+    )
+    assert plain_equations(page) == "Idea\n\n    w = sqrt(v + v² / (n - 1)) - λ Σ_j m[y,j] p[j]\n\nand p[y] ≤ k."
+
+
+def test_the_equations_of_every_method_become_plain_text():
+    from labelsieve.commands.methods import page
+    from labelsieve.methods import METHODS
+
+    for name in METHODS:
+        equation = plain_equations(page(name)).split("## Equation")[1].split("## Options")[0]
+        assert not set("\\$") & set(equation), name

@@ -74,17 +74,12 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
     between 0 and 1. Ranges only become wider: they include the estimates from before. `sizes` (K) is the number of
     samples of each label.
     """
-    wrong = np.array([share.estimate for share in noise.per_class])
+    wrong, low, high = np.array(noise.per_class, dtype=np.float64).T
     factor = _odds_factor(rate.estimate, wrong, sizes)
-    per_class = [
-        Interval(
-            _scale_odds(share.estimate, factor),
-            _scale_odds(share.low, min(1, factor)),
-            _scale_odds(share.high, max(1, factor)),
-        )
-        for share in noise.per_class
-    ]
-    scale = np.divide([share.estimate for share in per_class], wrong, out=np.ones(len(wrong)), where=wrong > 0)
+    scaled = _scale_odds(wrong, factor)
+    bounds = _scale_odds(low, min(1, factor)), _scale_odds(high, max(1, factor))
+    per_class = [Interval(*shares) for shares in zip(*(part.tolist() for part in (scaled, *bounds)), strict=True)]
+    scale = np.divide(scaled, wrong, out=np.ones(len(wrong)), where=wrong > 0)
     others = noise.matrix * (1 - np.eye(len(wrong))) * scale[:, None]
     beyond = max(0.0, 1 - noise.class_dependent / rate.estimate) if rate.estimate > 0 else 0.0
     matrix = others + np.diag(1 - others.sum(1))
@@ -134,13 +129,12 @@ def confident_joint(guesses: Guesses) -> Array:
     sizes = np.bincount(guesses.labels, minlength=classes)
     thresholds = np.bincount(guesses.labels, guesses.confidence, classes) / np.maximum(sizes, 1)
     thresholds = np.where(sizes > 0, thresholds, np.inf)
-    candidates = np.concatenate([guesses.likeliest, guesses.labels[:, None]], axis=1)
-    likelihood = np.concatenate([guesses.likelihood, guesses.confidence[:, None]], axis=1)
-    likelihood = np.where(likelihood >= thresholds[candidates], likelihood, -1.0)
-    best = likelihood.argmax(1)
-    place = np.arange(len(guesses))
-    confident = likelihood[place, best] >= 0
-    cells = guesses.labels[confident] * classes + candidates[place, best][confident]
+    true = np.where(guesses.confidence >= thresholds[guesses.labels], guesses.labels, -1)
+    for column in reversed(range(guesses.likeliest.shape[1])):  # from the least likely class; the label is even less
+        candidates = guesses.likeliest[:, column]
+        np.copyto(true, candidates, where=guesses.likelihood[:, column] >= thresholds[candidates])
+    confident = true >= 0
+    cells = guesses.labels[confident] * classes + true[confident]
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
@@ -149,11 +143,14 @@ def _odds_factor(rate: float, wrong: Array, sizes: Array) -> float:
     low, high = -MAX_LOG_FACTOR, MAX_LOG_FACTOR
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        mean = np.average([_scale_odds(share, np.exp(middle)) for share in wrong], weights=sizes)
+        mean = np.average(_scale_odds(wrong, np.exp(middle)), weights=sizes)
         low, high = (middle, high) if mean < rate else (low, middle)
     return float(np.exp(high))
 
 
-def _scale_odds(share: float, factor: float) -> float:
-    """Multiply the odds of a share by a factor."""
-    return float(share * factor / (1 - share + share * factor)) if share < 1 else 1.0
+def _scale_odds(share: Array, factor: float) -> Array:
+    """Multiply the odds of shares (K) by a factor."""
+    scaled = np.ones_like(share)
+    below = share < 1
+    scaled[below] = share[below] * factor / (1 - share[below] + share[below] * factor)
+    return scaled

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labelsieve.audit.estimate import Z_95, Interval, Noise, confident_joint, estimate_class_dependent_noise, reconcile
-from labelsieve.audit.guesses import Array, Guesses, evenly_spaced
+from labelsieve.audit.guesses import Array, Guesses, evenly_spaced, stable_order
 from labelsieve.audit.posterior import (
     MAX_SAMPLES,
     best_temperature,
@@ -106,7 +106,8 @@ def slope_of_errors(guesses: Guesses) -> float:
 def difficulties(guesses: Guesses) -> Array:
     """Return the difficulty (n) of each sample; samples with equal probabilities have equal difficulties."""
     classes, likelihood = guesses.likeliest[:, 0], guesses.likelihood[:, 0]
-    order = np.lexsort((-likelihood, classes))
+    order = np.argsort(-likelihood)
+    order = order[stable_order(classes[order])]
     sizes = np.bincount(classes, minlength=guesses.num_classes)
     place = np.arange(len(guesses)) - (np.cumsum(sizes) - sizes)[classes[order]]
     ranks = (place + 0.5) / sizes[classes[order]]
@@ -131,8 +132,8 @@ def _weighed_rate(rate: Interval, counted: float, disagreements: float, weight: 
 
 def _share_among_easiest(guesses: Guesses, label_given: Array) -> float:
     """Return the share of wrong labels according to P(label | true class) (K, K), counted among the easiest."""
-    found = np.bincount(guesses.likeliest.ravel(), guesses.likelihood.ravel(), guesses.num_classes)
-    return float(1 - (label_given.diagonal() * found).sum() / max(found.sum(), 1e-12))
+    correct = (label_given.diagonal()[guesses.likeliest] * guesses.likelihood).sum()
+    return float(1 - correct / max(guesses.likelihood.sum(dtype=np.float64), 1e-12))
 
 
 def _wrong_share(joint: Array) -> float:

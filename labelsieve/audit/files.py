@@ -245,11 +245,11 @@ def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequen
         lines += [f"{facts['decided']:,} labels were decided on by a person and count as correct"]
     lines += _pairs_with_different_labels(findings)
     lines += ["", "most suspicious samples, with the probability that the label is correct:"]
-    for row in _sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()):
-        lines.append(printable(f"{format_quality(row['label_quality']):8}  {row['id']}  {row['why']}"))
+    for number, row in enumerate(_sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()), 1):
+        lines.append(printable(f"{number:2}.  {format_quality(row['label_quality']):8}  {row['id']}  {row['why']}"))
         if texts is not None:
             text = printable(" ".join(texts[row["index"]].split()))
-            lines.append(f"          {text if len(text) <= PRINTED_TEXT else text[: PRINTED_TEXT - 1] + '…'}")
+            lines.append(f"     {text if len(text) <= PRINTED_TEXT else text[: PRINTED_TEXT - 1] + '…'}")
     return "\n".join(lines)
 
 

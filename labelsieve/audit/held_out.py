@@ -14,7 +14,7 @@ import numpy as np
 
 from labelsieve.audit.estimate import Z_95, Interval
 from labelsieve.audit.guesses import Array, Guesses, evenly_spaced
-from labelsieve.audit.posterior import TEMPERATURES, calibrate_groups
+from labelsieve.audit.posterior import MIN_PROBABILITY, TEMPERATURES
 
 PENALTY = 0.5  # samples subtracted from each share, and the log-likelihood that each share must add
 MAX_PROBABILITIES = 2_000_000  # used for the estimate
@@ -87,7 +87,10 @@ def dense_probs(guesses: Guesses) -> Array:
 
 def apply_temperature(probs: Array, temperature: float) -> Array:
     """Divide the logits of probabilities (n, K) by the temperature."""
-    return calibrate_groups(np.minimum(probs, 1), np.ones_like(probs), temperature)
+    logits = np.log(np.clip(probs, MIN_PROBABILITY, 1)) / temperature
+    raised = np.exp(logits - logits.max(1, keepdims=True))
+    calibrated: Array = raised / raised.sum(1, keepdims=True)
+    return calibrated
 
 
 def _fit(probs: Array, labels: Array) -> tuple[_LabelModel, float]:

@@ -15,55 +15,144 @@ Second round. The probabilities of the true classes can be the targets of a seco
 classes instead of labels. Its predictions are calibrated with the same T, and Bayes' rule is applied once more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.guesses import Array, Guesses, evenly_spaced
+from labelsieve.audit.guesses import Array, Guesses, descending, each_in_threads, evenly_spaced, stable_order
 
 ROUNDS = 3  # re-estimations of the joint; more would trust the classifier too much (docs/decisions/023)
 PRIOR = 5.0  # pseudo-count of each true class, spread evenly over all labels
-MAX_SAMPLES = 200_000  # for estimating the joint, and per batch
+MAX_SAMPLES = 200_000  # for estimating the joint
 CONFIDENT_SHARE = 0.25  # most confident samples per class, relative to the number of samples with that label
 CONFIDENT_COUNT = 50  # a small class contributes this many, but at most half of its samples
 UNMIXING_PRIOR = 1.0  # pseudo-count of each true class, spread like the labels of all classes
 UNMIXING_ROUNDS = 10  # iterations of the deconvolution
 TEMPERATURES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)
 MIN_PROBABILITY = 1e-7
-UNMIXING_SAMPLES = 20_000  # for finding the temperature, and per batch
-MAX_SHIFT, BISECTIONS, MIN_ODDS = 80.0, 60, 1e-30  # of log-odds
+UNMIXING_SAMPLES = 20_000  # for finding the temperature
+RACING_SAMPLES, RACING_ERRORS = 2000, 6.0  # temperatures that are this many standard errors behind are dropped
+BLOCK = 2048  # samples processed at a time: their T fits the cache
+MAX_SHIFT, MIN_ODDS = 80.0, 1e-30  # of log-odds
+SHIFT_SAMPLES, SHIFT_STEPS, SHIFT_TOLERANCE = 20_000, 200, 1e-15
+
+
+class _Groups(NamedTuple):
+    """B samples whose label has the same place among their M most likely classes, and L = C + 1 groups of classes each.
+
+    The groups are the label, the most likely other classes, and, as the last one, all remaining classes together. The
+    samples are the last axis of all arrays, so that every operation runs along contiguous memory.
+    """
+
+    where: Array  # (B) positions of the samples
+    place: int  # column of the label among the most likely classes; -1 if it is none of them
+    classes: Array  # (C, B)
+    probs: Array  # (C, B)
+    remaining: int  # number of classes in the last group
+
+    def ordered(self, values: Array) -> Array:
+        """Return values of the classes (C, B) in the order of the most likely ones (M, B)."""
+        if self.place < 0:
+            return values[1:]
+        return np.concatenate([values[1 : 1 + self.place], values[:1], values[1 + self.place :]])
+
+    def calibrated(self, temperature: float) -> Array:
+        """Return the probabilities of the groups (L, B) with their logits divided by the temperature."""
+        left = np.maximum(1 - self.probs.sum(0), 0)
+        probs = np.concatenate([self.probs, left[None] / max(self.remaining, 1)])
+        logits = np.log(np.maximum(probs, MIN_PROBABILITY, out=probs), out=probs)
+        logits /= temperature
+        raised = np.exp(logits - logits.max(0))
+        raised[-1] *= self.remaining
+        calibrated: Array = raised / raised.sum(0)
+        return calibrated
+
+    def given(self, label_given: Array) -> Array:
+        """Return P(label | true class) between the groups (L, L, B)."""
+        count, samples = self.classes.shape
+        given = np.empty((count + 1, count + 1, samples))
+        given[:-1, :-1] = label_given.ravel()[self.classes[:, None] * len(label_given) + self.classes]
+        sums = label_given.sum(1)[self.classes] - given[:-1, :-1].sum(1)
+        given[:-1, -1] = sums / max(self.remaining, 1)  # the mean of the remaining classes
+        given[-1] = 1 - given[:-1].sum(0)
+        given[-1, -1] *= self.remaining > 0
+        return np.maximum(given, 0, out=given)
+
+    def bayes(self, label_given: Array) -> tuple[Array, Array]:
+        """Return the probabilities of the classes (C, B) and of the remaining ones (B) given the labels."""
+        given = label_given.ravel()[self.classes[0] * len(label_given) + self.classes]
+        possible = given > 0
+        left = np.maximum(1 - np.where(possible, self.probs, 0).sum(0), 0)
+        others = len(label_given) - possible.sum(0)
+        rest = left * np.maximum(label_given.sum(1)[self.classes[0]] - given.sum(0), 0) / np.maximum(others, 1)
+        weight = self.probs * given
+        total = weight.sum(0) + rest
+        total[total <= 0] = 1
+        return weight / total, rest / total
+
+
+def _each_block(guesses: Guesses, function: Callable[[_Groups], None]) -> None:
+    """Call a function with blocks of samples whose label has the same place among their most likely classes."""
+    kept = guesses.likeliest.shape[1]
+    place = np.full(len(guesses), -1, np.int8)
+    for column in range(kept):
+        place[guesses.likeliest[:, column] == guesses.labels] = column
+    parts = []
+    for column in range(-1, kept):
+        found = np.flatnonzero(place == column)
+        parts += [(column, found[first : first + BLOCK]) for first in range(0, len(found), BLOCK)]
+
+    def apply(part: tuple[int, Array]) -> None:
+        column, index = part
+        others = [each for each in range(kept) if each != column]
+        classes = np.empty((1 + len(others), len(index)), np.int64)
+        classes[0], classes[1:] = guesses.labels[index], guesses.likeliest[index].T[others]
+        probs = np.empty(classes.shape)
+        probs[0], probs[1:] = guesses.confidence[index], guesses.likelihood[index].T[others]
+        function(_Groups(index, column, classes, probs, guesses.num_classes - len(classes)))
+
+    each_in_threads(apply, parts)
 
 
 def label_probability(guesses: Guesses, label_given: Array | None = None) -> Array:
     """Return the probability (n) that each label is correct; P(label | true class) (K, K) is estimated if not given."""
     given = estimate_label_given_true(guesses) if label_given is None else label_given
-    return np.concatenate([posterior(batch, given)[0] for batch in _batches(guesses)])
+    likely = np.empty(len(guesses))
+
+    def judge(groups: _Groups) -> None:
+        likely[groups.where] = groups.bayes(given)[0][0]
+
+    _each_block(guesses, judge)
+    return likely
 
 
 def most_probable_others(guesses: Guesses, label_given: Array) -> Array:
-    """Return the most probable class besides the label (n)."""
-    others = []
-    for batch in _batches(guesses):
-        classes, weight, _ = _bayes_weights(batch, label_given)
-        others.append(classes[np.arange(len(batch)), 1 + weight[:, 1:].argmax(1)])
-    return np.concatenate(others)
+    """Return the most probable class besides the label (n); the most likely class if no other is possible."""
+    others = np.empty(len(guesses), np.int64)
+
+    def choose(groups: _Groups) -> None:
+        weight = groups.bayes(label_given)[0][1:]
+        best = np.take_along_axis(groups.classes[1:], weight.argmax(0)[None], 0)[0]
+        others[groups.where] = np.where(weight.max(0) > 0, best, guesses.likeliest[groups.where, 0])
+
+    _each_block(guesses, choose)
+    return others
 
 
 def true_class_probs(guesses: Guesses, label_given: Array) -> Array:
     """Return the probabilities of all true classes (n, K) given the labels, as targets of a second classifier."""
     table = np.empty((len(guesses), guesses.num_classes), np.float32)
-    for first in range(0, len(guesses), MAX_SAMPLES):
-        batch = guesses.at(slice(first, first + MAX_SAMPLES))
-        classes, weight, rest = _bayes_weights(batch, label_given)
-        rows = np.arange(len(batch))[:, None]
-        part = table[first : first + len(batch)]
-        part[:] = 1
-        part[rows, classes] = 0
-        part *= (rest / np.maximum(part.sum(1), 1))[:, None]  # over the other classes
-        np.add.at(part, (rows, classes), weight)
-        part /= part.sum(1, keepdims=True)
-        if batch.decided is not None:
-            part[batch.decided] = np.eye(guesses.num_classes, dtype=np.float32)[batch.labels[batch.decided]]
+
+    def fill(groups: _Groups) -> None:
+        weight, rest = groups.bayes(label_given)
+        rows = np.repeat((rest / max(groups.remaining, 1)).astype(np.float32)[:, None], guesses.num_classes, axis=1)
+        rows[np.arange(len(rows)), groups.classes] = weight
+        table[groups.where] = rows / rows.sum(1, keepdims=True)
+
+    _each_block(guesses, fill)
+    if guesses.decided is not None:
+        table[guesses.decided] = np.eye(guesses.num_classes, dtype=np.float32)[guesses.labels[guesses.decided]]
     return table
 
 
@@ -73,36 +162,46 @@ def with_mean_error(quality: Array, rate: float) -> Array:
     The order of the samples stays.
     """
     odds = np.log(np.maximum(quality, MIN_ODDS)) - np.log(np.maximum(1 - quality, MIN_ODDS))
-    low, high = -MAX_SHIFT, MAX_SHIFT
-    for _ in range(BISECTIONS):
-        shift = (low + high) / 2
-        low, high = (shift, high) if np.mean(1 / (1 + np.exp(odds + shift))) > rate else (low, shift)
-    shifted: Array = 1 / (1 + np.exp(-odds - low))
+    few = odds[evenly_spaced(len(odds), SHIFT_SAMPLES)]
+    shift = _shift_to(few, rate, 0.0) if len(few) < len(odds) else 0.0
+    shifted: Array = 1 / (1 + np.exp(-odds - _shift_to(odds, rate, shift)))
     return shifted
+
+
+def _shift_to(odds: Array, rate: float, shift: float) -> float:
+    """Return the shift of log-odds (n) at which the mean probability of error is the rate, by Newton's method."""
+    low, high = -MAX_SHIFT, MAX_SHIFT
+    for _ in range(SHIFT_STEPS):
+        error = 1 / (1 + np.exp(odds + shift))
+        mean = float(error.mean())
+        low, high = (shift, high) if mean > rate else (low, shift)
+        slope = mean - float(error @ error) / len(odds)
+        before, shift = shift, shift + (mean - rate) / slope if slope > 0 else np.inf
+        if not low <= shift <= high:
+            shift = (low + high) / 2
+        if abs(shift - before) <= SHIFT_TOLERANCE * max(1.0, abs(shift)):
+            break
+    return shift
 
 
 def posterior(guesses: Guesses, label_given: Array) -> tuple[Array, Array]:
     """Return the probability of each label (n) and the expected joint counts of label and true class (K, K)."""
-    classes, weight, rest = _bayes_weights(guesses, label_given)
-    joint = _summed(guesses.labels, classes, weight, guesses.num_classes)
+    likely, rest = np.empty(len(guesses)), np.empty(len(guesses))
+    weights = np.zeros(guesses.likeliest.shape, np.float64)  # of the most likely classes
+
+    def judge(groups: _Groups) -> None:
+        weight, rest[groups.where] = groups.bayes(label_given)
+        likely[groups.where] = weight[0]
+        weight[0] = 0
+        weights[groups.where] = groups.ordered(weight).T
+
+    _each_block(guesses, judge)
+    joint = np.diag(np.bincount(guesses.labels, likely, guesses.num_classes))
+    for column, weight in zip(guesses.likeliest.T, weights.T, strict=True):
+        cells = guesses.labels * guesses.num_classes + column
+        joint += np.bincount(cells, weight, joint.size).reshape(joint.shape)
     spread = np.bincount(guesses.labels, rest, guesses.num_classes) / guesses.num_classes
-    return weight[:, 0], joint + spread[:, None]
-
-
-def _bayes_weights(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
-    """Return the label and the most likely classes (n, 1 + M), their probabilities, and that of all others (n)."""
-    labels = guesses.labels[:, None]
-    classes = np.concatenate([labels, guesses.likeliest], axis=1)
-    given = label_given[labels, classes]
-    given[:, 1:][guesses.likeliest == labels] = 0  # count the label once
-    likelihood = np.concatenate([guesses.confidence[:, None], guesses.likelihood], axis=1, dtype=np.float64)
-    left = np.clip(1 - np.where(given > 0, likelihood, 0).sum(1), 0, None)
-    others = guesses.num_classes - (given > 0).sum(1)
-    rest = left * np.clip(label_given.sum(1)[guesses.labels] - given.sum(1), 0, None) / np.maximum(others, 1)
-    weight = likelihood * given
-    total = weight.sum(1) + rest
-    total = np.where(total > 0, total, 1)
-    return classes, weight / total[:, None], rest / total
+    return likely, joint + spread[:, None]
 
 
 def estimate_label_given_true(guesses: Guesses) -> Array:
@@ -116,7 +215,8 @@ def estimate_label_given_true(guesses: Guesses) -> Array:
 
 def count_joint(guesses: Guesses) -> Array:
     """Count the samples with label y (row) and most likely class j (column), (K, K)."""
-    return _summed(guesses.labels, guesses.likeliest[:, :1], np.ones((len(guesses), 1)), guesses.num_classes)
+    cells = guesses.labels * guesses.num_classes + guesses.likeliest[:, 0]
+    return np.bincount(cells, minlength=guesses.num_classes**2).reshape(guesses.num_classes, -1)
 
 
 def label_given_true(joint: Array) -> Array:
@@ -129,15 +229,6 @@ def label_given_true(joint: Array) -> Array:
 def estimate_label_given_confident(guesses: Guesses) -> Array:
     """Return P(label | true class) (K, K), counted among the most confident guesses."""
     return shrunk_label_given_true(count_confident(guesses.at(evenly_spaced(len(guesses), MAX_SAMPLES))))
-
-
-def unmix(guesses: Guesses) -> tuple[Guesses, Array]:
-    """Turn guesses about labels into guesses about true classes and P(label | true class) (K, K).
-
-    The classifier was trained on noisy labels, but not on the labels of these samples.
-    """
-    label_given = estimate_label_given_confident(guesses)
-    return unmix_with(guesses, label_given, best_temperature(guesses, label_given)), label_given
 
 
 def levelled(label_given: Array, weight: float) -> Array:
@@ -157,16 +248,18 @@ def calibrate(guesses: Guesses, label_given: Array) -> Guesses:
 
 def unmix_with(guesses: Guesses, label_given: Array, temperature: float, mixed: bool = True) -> Guesses:
     """Return guesses about true classes, with this T (K, K) and temperature; `mixed`: they are about labels so far."""
-    parts = []
-    for batch in _batches(guesses, UNMIXING_SAMPLES):
-        grouped, multiplicity, given = _grouped_classes(batch, label_given)
-        calibrated = calibrate_groups(grouped, multiplicity, temperature)
-        parts.append((deconvolve(calibrated, given) if mixed else calibrated)[:, :-1])
-    probs = np.concatenate(parts, dtype=np.float32)  # (n, 1 + M) of the label and the most likely classes
-    likelihood = np.where(guesses.likeliest == guesses.labels[:, None], probs[:, :1], probs[:, 1:])
-    order = np.argsort(-likelihood, axis=1, kind="stable")
-    likeliest, likelihood = (np.take_along_axis(part, order, 1) for part in (guesses.likeliest, likelihood))
-    return Guesses(guesses.labels, probs[:, 0], likeliest, likelihood, guesses.num_classes, guesses.decided)
+    confidence, likeliest = np.empty(len(guesses), np.float32), np.empty_like(guesses.likeliest)
+    likelihood = np.empty(likeliest.shape, np.float32)
+
+    def unmix(groups: _Groups) -> None:
+        probs = groups.calibrated(temperature)
+        true = (deconvolve(probs, groups.given(label_given)) if mixed else probs).astype(np.float32)
+        confidence[groups.where] = true[0]
+        kept = groups.ordered(groups.classes), groups.ordered(true[:-1])
+        likeliest[groups.where], likelihood[groups.where] = (part.T for part in descending(*kept))
+
+    _each_block(guesses, unmix)
+    return Guesses(guesses.labels, confidence, likeliest, likelihood, guesses.num_classes, guesses.decided)
 
 
 def count_confident(guesses: Guesses, share: float = CONFIDENT_SHARE) -> Array:
@@ -179,9 +272,11 @@ def count_confident(guesses: Guesses, share: float = CONFIDENT_SHARE) -> Array:
     labelled = np.bincount(guesses.labels, minlength=guesses.num_classes)
     wanted = np.maximum(share * labelled, np.minimum(CONFIDENT_COUNT, labelled / 2))
     wanted = np.minimum(np.ceil(wanted).astype(np.int64), sizes)
-    ranked = likelihood[np.lexsort((-likelihood, classes))]  # by class, then descending
-    last = np.maximum(np.cumsum(sizes) - sizes + wanted - 1, 0)
-    threshold = np.where(wanted > 0, ranked[last], np.inf)
+    by_class = np.split(likelihood[stable_order(classes)], np.cumsum(sizes)[:-1])
+    threshold = np.full(guesses.num_classes, np.inf)
+    for number in np.flatnonzero(wanted):
+        last = sizes[number] - wanted[number]
+        threshold[number] = np.partition(by_class[number], last)[last]
     confident = (likelihood >= threshold[classes]) & (likelihood > 0)
     labels = np.repeat(guesses.labels, guesses.likeliest.shape[1])
     cells = labels[confident] * guesses.num_classes + classes[confident]
@@ -207,65 +302,46 @@ def shrunk_label_given_true(counts: Array) -> Array:
 
 
 def best_temperature(guesses: Guesses, label_given: Array, mixed: bool = True) -> float:
-    """Return the temperature that maximizes the likelihood of the labels; `mixed`: the guesses are about labels."""
-    some = guesses.at(evenly_spaced(len(guesses), UNMIXING_SAMPLES))
-    probs, multiplicity, given = _grouped_classes(some, label_given)
+    """Return the temperature that maximizes the likelihood of the labels; `mixed`: the guesses are about labels.
 
-    def log_likelihood(temperature: float) -> float:
-        calibrated = calibrate_groups(probs, multiplicity, temperature)
-        true = deconvolve(calibrated, given) if mixed else calibrated
-        return float(np.log(np.maximum((true * given[:, 0]).sum(1), MIN_PROBABILITY)).sum())
-
-    return max(TEMPERATURES, key=log_likelihood)
-
-
-def _grouped_classes(guesses: Guesses, label_given: Array) -> tuple[Array, Array, Array]:
-    """Reduce the K classes of each sample to L = M + 2 groups: the label, the M most likely classes, all others.
-
-    Return their probabilities (n, L), the number of classes in each group (n, L; 0 where a most likely class repeats
-    the label), and T between the groups (n, L, L).
+    Temperatures that are clearly worse for some of the samples are not tried on all of them.
     """
-    classes = np.concatenate([guesses.labels[:, None], guesses.likeliest], axis=1)
-    once = np.ones(classes.shape)
-    once[:, 1:] = guesses.likeliest != guesses.labels[:, None]
-    probs = once * np.concatenate([guesses.confidence[:, None], guesses.likelihood], axis=1)
-    others = guesses.num_classes - once.sum(1, keepdims=True)
-    left = np.clip(1 - probs.sum(1, keepdims=True), 0, None)
-    inner = label_given[classes[:, :, None], classes[:, None, :]] * once[:, :, None] * once[:, None, :]
-    given = np.zeros((len(guesses), classes.shape[1] + 1, classes.shape[1] + 1))
-    given[:, :-1, :-1] = inner
-    given[:, :-1, -1] = (once * label_given.sum(1)[classes] - inner.sum(2)) / np.maximum(others, 1)  # their mean
-    given[:, -1, :] = np.append(once, np.minimum(others, 1), axis=1) - given[:, :-1, :].sum(1)
-    return np.append(probs, left, axis=1), np.append(once, others, axis=1), np.clip(given, 0, None)
+    tried = np.array(TEMPERATURES)
+    for most in (RACING_SAMPLES, UNMIXING_SAMPLES):
+        some = guesses.at(evenly_spaced(len(guesses), most))
+        each = _log_likelihoods(some, label_given, tried, mixed)  # (temperatures, samples)
+        behind = each[each.sum(1).argmax()] - each
+        error = behind.std(1) / np.sqrt(len(some))
+        best = float(tried[each.sum(1).argmax()])
+        tried = tried[behind.mean(1) <= RACING_ERRORS * error]
+    return best
 
 
-def calibrate_groups(probs: Array, multiplicity: Array, temperature: float) -> Array:
-    """Divide the logits of probabilities (n, L) of groups of classes by the temperature."""
-    logits = np.log(np.maximum(probs / np.maximum(multiplicity, 1), MIN_PROBABILITY)) / temperature
-    raised = multiplicity * np.exp(logits - logits.max(1, keepdims=True))
-    calibrated: Array = raised / raised.sum(1, keepdims=True)
-    return calibrated
+def _log_likelihoods(guesses: Guesses, label_given: Array, temperatures: Array, mixed: bool) -> Array:
+    """Return the log-likelihood of each label at each temperature, (temperatures, n)."""
+    likely = np.empty((len(temperatures), len(guesses)))
+
+    def predict(groups: _Groups) -> None:
+        given = groups.given(label_given)
+        for number, temperature in enumerate(temperatures):
+            probs = groups.calibrated(temperature)
+            true = deconvolve(probs, given) if mixed else probs
+            likely[number, groups.where] = (true * given[0]).sum(0)
+
+    _each_block(guesses, predict)
+    return np.log(np.maximum(likely, MIN_PROBABILITY))
 
 
 def deconvolve(probs: Array, given: Array) -> Array:
-    """Return true-class probabilities (n, L) such that probs (n, L) is nearly given (n, L, L) @ the result.
+    """Return true-class probabilities (L, n) such that probs (L, n) is nearly given (L, L, n) times the result.
 
-    This is expectation-maximisation, known in image processing as Richardson-Lucy deconvolution.
+    This is expectation-maximisation, known in image processing as Richardson-Lucy deconvolution. A common factor of
+    the probabilities cancels in every round.
     """
     true = probs
     for _ in range(UNMIXING_ROUNDS):
-        labels = np.einsum("nyj,nj->ny", given, true)
-        true = true * np.einsum("ny,nyj->nj", probs / np.maximum(labels, MIN_PROBABILITY**2), given)
-        true /= true.sum(1, keepdims=True)
-    return true
-
-
-def _batches(guesses: Guesses, size: int = MAX_SAMPLES) -> Iterator[Guesses]:
-    """Split the guesses into batches, to bound memory."""
-    return (guesses.at(slice(first, first + size)) for first in range(0, len(guesses), size))
-
-
-def _summed(labels: Array, classes: Array, weight: Array, num_classes: int) -> Array:
-    """Sum weights (n, M) over samples by label (row) and class (column), (K, K)."""
-    cells = (labels[:, None] * num_classes + classes).ravel()
-    return np.bincount(cells, weight.ravel(), num_classes * num_classes).reshape(num_classes, num_classes)
+        labels = np.einsum("yjn,jn->yn", given, true)
+        ratio = np.divide(probs, np.maximum(labels, MIN_PROBABILITY**2, out=labels), out=labels)
+        true = true * np.einsum("yn,yjn->jn", ratio, given)
+    result: Array = true / true.sum(0)
+    return result

@@ -7,7 +7,14 @@ import numpy as np
 
 from labelsieve.audit.estimate import Interval, Noise, reconcile
 from labelsieve.audit.explain import explain
-from labelsieve.audit.guesses import Array, Guesses, checked_chunks, checked_labels, guesses_from_probs
+from labelsieve.audit.guesses import (
+    Array,
+    Guesses,
+    checked_labels,
+    each_checked_chunk,
+    guesses_from_probs,
+    stable_order,
+)
 from labelsieve.audit.posterior import calibrate, label_probability, with_mean_error
 from labelsieve.errors import InputError, nearest
 
@@ -33,14 +40,9 @@ def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "p
         raise InputError(f"there is no criterion {criterion!r}: {nearest(criterion, CRITERIA)}")
     if criterion == "all":
         return _criteria_all(labels, pred_probs, lam)
-    guesses = guesses_from_probs(labels, pred_probs)
-    if criterion == "ol":
-        return guesses.confidence.astype(np.float64)
-    if criterion == "margin":
-        likelihood = guesses.likelihood
-        other = np.where(guesses.likeliest[:, 0] == guesses.labels, likelihood[:, 1], likelihood[:, 0])
-        return (1 + (guesses.confidence.astype(np.float64) - other)) / 2
-    return judge_labels(guesses).quality
+    if criterion != "posterior":
+        return _confidence(labels, pred_probs, criterion == "margin")
+    return judge_labels(guesses_from_probs(labels, pred_probs)).quality
 
 
 def find_label_issues(
@@ -133,6 +135,25 @@ def _noise_left(noise: Noise, likely: Array, now: Guesses) -> Noise:
     return replace(left, sample_dependent=noise.sample_dependent)
 
 
+def _confidence(labels: Array, pred_probs: Array, margin: bool) -> Array:
+    """Return the confidence in each label (n), or half of one plus its margin over the most likely other class."""
+    pred_probs = np.asanyarray(pred_probs)
+    labels = checked_labels(labels, pred_probs)
+    quality = np.empty(len(labels))
+
+    def score(rows: slice, probs: Array) -> None:
+        place = np.arange(len(probs)), labels[rows]
+        confidence = probs[place].astype(np.float64)
+        if margin:
+            probs = probs.copy()
+            probs[place] = -1
+            confidence = (1 + (confidence - probs[place[0], probs.argmax(1)])) / 2  # argmax is faster than max
+        quality[rows] = confidence
+
+    each_checked_chunk(pred_probs, score)
+    return quality
+
+
 def _criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:
     """Return (Criteria_ALL + λ) / (1 + λ) (n), with penalty labels from the mean prediction of each label.
 
@@ -144,9 +165,12 @@ def _criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:
     labels = checked_labels(labels, pred_probs)
     penalty = _penalty_labels(labels, pred_probs)
     scores = np.empty(len(labels))
-    for rows, probs in checked_chunks(pred_probs):
+
+    def score(rows: slice, probs: Array) -> None:
         confidence = probs[np.arange(len(probs)), labels[rows]]
         scores[rows] = confidence - lam * np.einsum("nk,nk->n", penalty[labels[rows]], probs)
+
+    each_checked_chunk(pred_probs, score)
     quality: Array = np.clip((scores + lam) / (1 + lam), 0, 1)
     return quality
 
@@ -159,10 +183,13 @@ def _penalty_labels(labels: Array, pred_probs: Array) -> Array:
     """
     classes = pred_probs.shape[1]
     sums = np.zeros((classes, classes))
-    for rows, probs in checked_chunks(pred_probs):
-        order = np.argsort(labels[rows], kind="stable")
+
+    def add(rows: slice, probs: Array) -> None:
+        order = stable_order(labels[rows])
         present, first = np.unique(labels[rows][order], return_index=True)
         sums[present] += np.add.reduceat(probs[order], first, axis=0, dtype=np.float64)
+
+    each_checked_chunk(pred_probs, add, threads=1)  # in this order
     np.fill_diagonal(sums, 0)
     total = sums.sum(1, keepdims=True)
     uniform = (1 - np.eye(classes)) / (classes - 1)

@@ -24,7 +24,7 @@ from labelsieve.auto.samples import sample_renderer, sample_texts
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.labels import LabelOverlay
 from labelsieve.errors import InputError
-from labelsieve.features.neighbours import find_other_issues
+from labelsieve.features.neighbours import find_other_issues, limit_of_search
 from labelsieve.methods import Problem, make
 from labelsieve.predict import load
 from labelsieve.review.decisions import read_decisions
@@ -85,6 +85,8 @@ def audit_run(
         print("This run has no sample statistics (it is of an older version): its model predicts all samples again.")
         findings = _judge(path, run, _predict_all(path, gathered, model), whole.classes, ids)
     else:
+        if features is not None and (limit := limit_of_search(len(features))):
+            print(limit)
         others = None if features is None else find_other_issues(features, samples["label"])
         findings = findings_of_run(path, samples, whole.classes, ids, others)
     made = {"method": run.method, "versions": versions(), "statistics": samples is not None}

@@ -25,7 +25,7 @@ from labelsieve.data.load import find, read_features
 from labelsieve.data.sets import Undecoded
 from labelsieve.data.table import read_records
 from labelsieve.errors import InputError
-from labelsieve.features.neighbours import find_other_issues
+from labelsieve.features.neighbours import find_other_issues, limit_of_search
 from labelsieve.quality import judge
 from labelsieve.review.decisions import decisions_path
 from labelsieve.runs.execute import versions
@@ -141,6 +141,8 @@ def _judge_by_features(labels: Path, features: Path, classes: Path | None, sampl
     known = of_data if classes is None else _read_class_names(classes)
     numbers, names, _ = class_numbers(read_labels(labels), known, labels)
     judgment = judge(numbers, rows, len(names))
+    if limit := limit_of_search(len(rows)):
+        print(limit)
     others = find_other_issues(rows, judgment.first.labels)
     return _Evidence(judgment.first, names, judgment.second, others, stored.names.get("train"), rows.numpy())
 

@@ -19,10 +19,9 @@ from labelsieve.audit.guesses import Guesses
 from labelsieve.audit.quality import THRESHOLD, judge_labels
 from labelsieve.data import Labelled
 from labelsieve.data.load import find
-from labelsieve.data.sets import usable_cores
 from labelsieve.features.embed import Cache, seconds_per_sample, unknown_samples
 from labelsieve.features.judge import Judgment, choose_strength, judge_features, seconds_of_heads
-from labelsieve.files import SUMS, write_atomically, write_seal
+from labelsieve.files import SUMS, usable_cores, write_atomically, write_seal
 from labelsieve.models.linear import one_hot
 from labelsieve.runs.data import Gathered, Shelf, encoder_of, reading_of
 from labelsieve.runs.read import JUDGMENT, TARGETS, Array

@@ -4,7 +4,6 @@ import io
 import json
 import shlex
 import sys
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from labelsieve.auto.plan import (
     plain_judges,
     plan,
 )
+from labelsieve.core.method import Method
 from labelsieve.data import Labelled
 from labelsieve.data.images import Pictures, Unusable, common_frame, describe_unusable
 from labelsieve.data.load import find
@@ -43,11 +43,12 @@ from labelsieve.files import DONE, SUMS, faults, write_atomically, write_sealed
 from labelsieve.methods import Problem, make, options_of
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_networks, make_placeholder, move_to_device
-from labelsieve.progress import Plan, watching
+from labelsieve.progress import Pace, Plan, watching
 from labelsieve.runs.data import Shelf, encoder_of, gather, reading_of, source_fingerprint_of
 from labelsieve.runs.execute import (
     LINEAR,
     Prepared,
+    all_threads,
     epochs_of,
     first_batch,
     is_finished,
@@ -56,6 +57,7 @@ from labelsieve.runs.execute import (
     prepare,
     rounds_of,
     run,
+    suited_threads,
     training_of,
 )
 from labelsieve.runs.folder import REQUEST, RunFolder, held
@@ -75,12 +77,14 @@ from labelsieve.runs.read import (
 )
 from labelsieve.runs.spec import DATASET_SETTINGS, NETWORK_SETTINGS, Experiment, suited_to_network
 from labelsieve.runs.team import Team
+from labelsieve.runs.track import Tracking
 from labelsieve.runtime import device_name, usable_device
 from labelsieve.text import duration, percent, printable
+from labelsieve.train.loop import Watchers
 from labelsieve.train.step import Learner
 
 NEARLY_ALL = 0.95  # share of predictions for one class from which a network has learned nothing
-TIMED_STEPS = 3
+FEWEST_STEPS, TIMED_SECONDS = 3, 1.0  # of a forecast
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Runner:
     shelf: Shelf
     command: str = ""  # the command line, stored in every run folder to name it in messages about resuming
     team: Team | None = None  # of which this is the first process
+    trackers: Sequence[str] = ()  # that show the curves of every training
 
     def train(
         self,
@@ -101,12 +106,21 @@ class Runner:
     ) -> bool:
         """Train or resume one experiment; return False if it is finished already."""
         prepared = None
-        if describe and not is_finished(experiment, folder):
+        if (describe or self.trackers) and not is_finished(experiment, folder):
             torch.set_num_threads(experiment.threads)
             prepared = prepare(experiment, self.shelf)
-            print("\n".join(_description(experiment, prepared)), flush=True)
-        with watching(progress) as watcher:
+            if describe:
+                print("\n".join(_description(experiment, prepared)), flush=True)
+        tracking = Tracking(folder, self.trackers, partial(_penalty_labels, prepared.method) if prepared else None)
+        with tracking, watching(progress) as lines:
+            watcher = Watchers(lines, tracking)
             return run(experiment, folder, watcher, prepared, None, chosen, self.command, self.shelf, self.team)
+
+
+def _penalty_labels(method: Method) -> Array | None:
+    """Return the penalty labels (N, K, K) that a method has learned so far, if it has any."""
+    found = method.tables().get("penalty")
+    return None if found is None else found.detach().float().cpu().numpy()
 
 
 def make_request(
@@ -214,6 +228,17 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
             flush=True,
         )
     return experiment
+
+
+def with_threads(request: Request, shelf: Shelf) -> Request:
+    """Return the request with the number of CPU threads that suits each network."""
+    candidates = []
+    for training, judges in request.candidates:
+        threads = suited_threads(training, shelf)
+        suited = tuple(replace(judge, threads=threads) for judge in judges)
+        candidates.append(Candidate(replace(training, threads=threads), suited))
+    finetune = request.finetune and replace(request.finetune, threads=all_threads())
+    return replace(request, candidates=tuple(candidates), finetune=finetune)
 
 
 def train(request: Request, path: Path, runner: Runner) -> None:
@@ -533,12 +558,14 @@ def seconds_per_step(prepared: Prepared) -> float:
 
 
 def _time_steps(learner: Learner, inputs: Callable[[], Tensor], labels: Tensor) -> float:
-    for step in range(1 + TIMED_STEPS):
-        if step == 1:
-            began = time.perf_counter()
+    """Return the mean time of steps over at least a second, in which other programs have their turn; not the first."""
+    pace = Pace()
+    while pace.steps < FEWEST_STEPS or pace.elapsed < TIMED_SECONDS:
         finite = learner.step(inputs(), labels, torch.arange(len(labels), device=labels.device)).finite
         finite.tolist()  # waits for the device
-    return (time.perf_counter() - began) / TIMED_STEPS
+        pace.step(pace.last[0] + 1)
+    assert pace.seconds is not None
+    return pace.seconds
 
 
 def _finetuning_seconds(experiment: Experiment | None, samples: int, classes: int) -> float:

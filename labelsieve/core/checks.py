@@ -5,6 +5,7 @@ warning, each one once per method: `LoopMonitor`.
 """
 
 import warnings
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ REPEATED = (
 def check_types(logits: object, labels: object, index: object) -> None:
     """Raise TypeError if an argument is not a tensor."""
     for name, value in (("logits", logits), ("labels", labels), ("index", index)):
-        if not isinstance(value, Tensor | None) or (value is None and name != "index"):
+        if not isinstance(value, Tensor) and (name != "index" or value is not None):
             raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
 
 
@@ -64,6 +65,7 @@ class LoopMonitor:
 
     def __init__(self) -> None:
         self.warned: set[str] = set()
+        self.last_decision: Any = None  # about the last batch
         self.small_batches = 0  # in a row
         self.repeated_batches = 0  # in a row
         self.epoch: int | None = None  # of the last call of check_first_batch
@@ -92,8 +94,8 @@ class LoopMonitor:
         if before is not None and epoch < before:
             self.warn(
                 "order",
-                f"epoch {epoch} after epoch {before}: a method stores the state of one training; make a new method for "
-                "another training, or call method.start_round(number) to restart this one",
+                f"epoch {epoch} after epoch {before}: a loss stores the state of one training; make a new one for "
+                "another training, or pass start= to loss_fn.epochs to continue",
             )
 
     def check_first_batch(self, epoch: int | None, method: nn.Module, logits: Tensor) -> None:
@@ -107,7 +109,7 @@ class LoopMonitor:
         if versions and versions == self.parameter_versions:
             self.warn(
                 "parameters",
-                "no optimizer updates the method's own parameters: add method.parameter_groups() to the optimizer "
+                "no optimizer updates the method's own parameters: add loss_fn.parameter_groups() to the optimizer "
                 "(torch.optim.SGD accepts them as they are)",
             )
         self.parameter_versions = versions
@@ -118,5 +120,5 @@ class LoopMonitor:
         """Warn if a method in eval mode receives logits with a gradient."""
         if logits.requires_grad:
             self.warn(
-                "mode", "the method is in eval mode and does not update its state: call method.train() before training"
+                "mode", "the loss is in eval mode and does not update its state: call loss_fn.train() before training"
             )

@@ -35,7 +35,7 @@ def _criteria_all(probs: Tensor, labels: Tensor, penalty: Tensor, lam: float) ->
 
     Shapes: probs (N, B, K), labels (B), penalty (N, B, K) -> (N, B).
     """
-    return observed_confidence(probs, labels) - lam * penalty_confidence(probs, penalty)
+    return observed_confidence(probs, labels).sub(penalty_confidence(probs, penalty), alpha=lam)
 
 
 def penalty_labels(sums: Tensor, fallback: Tensor, column_weight: Tensor | None = None) -> Tensor:
@@ -62,7 +62,8 @@ class Criterion(Part, ABC):
     """A score for each sample: the higher, the more likely the observed label is correct.
 
     `class MyCriterion(Criterion, name="mine")` adds the class to `CRITERIA`. The first line of the docstring is its
-    summary, the keyword-only arguments of `__init__` are its options.
+    summary, the keyword-only arguments of `__init__` are its options. A criterion that stores values per sample sets
+    `needs_index` and takes `num_samples` as its third argument.
     """
 
     def __init_subclass__(cls, *, name: str | None = None, **others: Any) -> None:
@@ -78,14 +79,21 @@ class Criterion(Part, ABC):
         self.networks = networks
 
     @abstractmethod
-    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return the scores: (N, B, K), (B) -> (N, B)."""
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the scores: (N, B, K), (B), positions of the samples in the training set (B) -> (N, B)."""
 
 
 class CriteriaOL(Criterion, name="ol"):
-    """Confidence in the observed label (MentorNet, Co-teaching, SELFIE)."""
+    """Confidence in the observed label (MentorNet, Co-teaching, SELFIE).
 
-    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
+    Examples:
+        >>> probs = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.6, 0.3]]])  # one network, two samples, three classes
+        >>> labels = torch.tensor([0, 2])
+        >>> labelsieve.CriteriaOL(3)(probs, labels)
+        tensor([[0.7000, 0.3000]])
+    """
+
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return observed_confidence(probs, labels)
 
 
@@ -96,6 +104,14 @@ class CriteriaPL(Criterion, name="pl"):
         update: "stack" sums the predictions made during training (Algorithm 3); "repredict" predicts the training set
             again at the end of each epoch (Algorithm 2).
         compensate: weigh the columns by how late a class is learnt: "off", once per "epoch" or in every "iteration".
+
+    Examples:
+        Before anything is learnt, all other classes are equally likely sources of a wrong label.
+
+        >>> probs = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.6, 0.3]]])  # one network, two samples, three classes
+        >>> labels = torch.tensor([0, 2])
+        >>> labelsieve.CriteriaPL(3)(probs, labels)
+        tensor([[-0.1500, -0.3500]])
     """
 
     def __init__(
@@ -120,12 +136,12 @@ class CriteriaPL(Criterion, name="pl"):
         self.columns = nn.Buffer(self.sums.new_zeros(networks, num_classes))  # column sums since the last epoch started
         self._repredicted = True
 
-    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return -penalty_confidence(probs, self.penalty_of(labels))
 
     def penalty_of(self, labels: Tensor) -> Tensor:
         """Return the penalty label of each sample, (N, B, K)."""
-        rows = self.penalty[:, labels]
+        rows = self.penalty.index_select(1, labels)
         if self.compensate != "iteration":
             return rows
         rows = rows * _column_weight(self.columns).to(rows.dtype).unsqueeze(1)
@@ -149,7 +165,7 @@ class CriteriaPL(Criterion, name="pl"):
     def start_epoch(self, epoch: int) -> None:
         if self.update == "repredict" and epoch > 0 and not self._repredicted:
             raise ValueError(
-                "update='repredict' needs predictions for the training set: call method.end_epoch(predict)"
+                "update='repredict' needs predictions for the training set: pass predict= to loss_fn.epochs"
             )
 
     def end_epoch(self, predict: Predict | None) -> None:
@@ -172,6 +188,12 @@ class CriteriaALL(CriteriaPL, name="all"):
 
     Score of a sample with observed label y and prediction p: p[y] - lam * Σ_j m[y, j] p[j], where m[y] is the penalty
     label of class y. `_criteria_all` computes it. The other arguments are those of CriteriaPL.
+
+    Examples:
+        >>> probs = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.6, 0.3]]])  # one network, two samples, three classes
+        >>> labels = torch.tensor([0, 2])
+        >>> labelsieve.CriteriaALL(3, lam=1.0)(probs, labels)
+        tensor([[ 0.5500, -0.0500]])
     """
 
     def __init__(
@@ -188,26 +210,26 @@ class CriteriaALL(CriteriaPL, name="all"):
             raise ValueError(f"lam must be a number of at least 0, got {lam}")
         self.lam = lam
 
-    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return _criteria_all(probs, labels, self.penalty_of(labels), self.lam)
 
 
 class CriteriaMargin(Criterion, name="margin"):
     """Confidence in the observed label minus the confidence in the most likely other class."""
 
-    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         others = probs.scatter(-1, labels.expand(probs.shape[:-1]).unsqueeze(-1), -torch.inf)
         return observed_confidence(probs, labels) - others.amax(-1)
 
 
-def fixed_point(probs: Tensor) -> Tensor:
-    """Return predictions as integers, whose sum does not depend on the order of summation."""
-    return (probs * FIXED_POINT).round().long()
+def fixed_point(probs: Tensor, scale: Tensor | int = FIXED_POINT) -> Tensor:
+    """Return predictions as integers, whose sum does not depend on the order of summation; NaN becomes 0."""
+    return (probs * scale).nan_to_num_(nan=0.0).round_().long()
 
 
 def add_predictions(sums: Tensor, probs: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Add predictions (N, B, K) to the rows of their labels in `sums` (N, K, K); return the added integers."""
-    amounts = fixed_point(torch.where(valid.unsqueeze(-1), probs, 0.0))
+    amounts = fixed_point(probs, (valid * float(FIXED_POINT)).unsqueeze(-1))  # 0 times NaN is NaN
     sums.index_add_(1, labels, amounts)
     return amounts
 

@@ -1,5 +1,6 @@
 """Method: a loss module that weighs, selects or relabels the samples of a batch before it measures them."""
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -52,7 +53,7 @@ class Method(nn.Module):
         relabel: part that chooses the targets.
         regularizer: loss term that needs the model and its inputs.
         networks: number of networks that are trained together.
-        rounds: number of trainings, each with newly initialized networks.
+        num_rounds: number of trainings, each with newly initialized networks.
         lr_scale: factor of the learning rate in an epoch.
         drop_last: whether an incomplete last batch must be dropped.
     """
@@ -65,7 +66,7 @@ class Method(nn.Module):
         *,
         regularizer: Regularizer | None = None,
         networks: int = 1,
-        rounds: int = 1,
+        num_rounds: int = 1,
         lr_scale: Callable[[int], float] | None = None,
         drop_last: bool = False,
     ) -> None:
@@ -75,13 +76,17 @@ class Method(nn.Module):
         self.relabel = relabel
         self.regularizer = regularizer
         self.networks = networks
-        self.rounds = rounds
+        self.num_rounds = num_rounds
         self.lr_scale = lr_scale or constant_lr
         self.drop_last = drop_last
         self.distributed = True
         self.epoch = nn.Buffer(torch.tensor(NO_EPOCH))  # the current epoch, saved with the state
         self.current_epoch: int | None = None  # a copy that can be read without waiting for the device
+        self.started = False  # whether an epoch has started; the number would make torch.compile compile in each epoch
         self.monitor = LoopMonitor()
+        self._warn_below = 0  # batches with fewer samples cause a warning in this epoch
+        self._parts = tuple(module for module in self.modules() if isinstance(module, Part))
+        self._observing = [part for part in self._parts if type(part).observe is not Part.observe]
         self.register_load_state_dict_pre_hook(_add_missing_epoch)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_resume_epoch)  # type: ignore[no-untyped-call]
 
@@ -93,26 +98,26 @@ class Method(nn.Module):
     @property
     def needs_index(self) -> bool:
         """True if the method needs the positions of the samples in the training set."""
-        return any(part.needs_index for part in self.parts())
+        return any(part.needs_index for part in self._parts)
 
     @property
     def needs_predictions(self) -> bool:
         """True if end_epoch needs predictions for the whole training set."""
-        return any(part.needs_predictions for part in self.parts())
+        return any(part.needs_predictions for part in self._parts)
 
     @property
     def selections(self) -> list[Select]:
         """The parts that keep a share of each batch."""
-        return [part for part in self.parts() if isinstance(part, Select)]
+        return [part for part in self._parts if isinstance(part, Select)]
 
     @property
     def active_from(self) -> int:
         """First epoch, counted from 0 in each round, in which all parts have an effect."""
-        return max(part.active_from for part in self.parts())
+        return max(part.active_from for part in self._parts)
 
-    def parts(self) -> Iterator[Part]:
-        """Iterate over all parts, including those inside other parts."""
-        return (module for module in self.modules() if isinstance(module, Part))
+    def parts(self) -> tuple[Part, ...]:
+        """Return all parts, including those inside other parts."""
+        return self._parts
 
     def forward(
         self,
@@ -131,23 +136,31 @@ class Method(nn.Module):
             index: (B), positions of the samples in the training set, for methods that store values per sample.
             model, inputs: for methods with a regularizer.
         """
-        if self.current_epoch is None:
-            raise ValueError("call method.start_epoch(epoch) at the start of each epoch, counted from 0")
+        if not self.started:
+            raise ValueError(
+                "no epoch has started: use `for epoch in loss_fn.epochs(30):`, or call loss_fn.start_epoch(epoch)"
+            )
         check_types(logits, labels, index)
-        checked = self._checked(logits, labels, index)
+        self._check_shapes(logits, labels, index)
         learning = self.training and torch.is_grad_enabled()
-        if not torch.compiler.is_compiling():
-            self._check_loop(logits, labels, index, learning)
+        eager = not torch.compiler.is_compiling()
+        if eager and not (learning and self.monitor.epoch == self.current_epoch):
+            self._check_first_batch(logits, labels, index, learning)
         if self.regularizer is not None and learning and (model is None or inputs is None):
             raise ValueError("this method needs the model: pass model= and inputs=")
-        own = len(labels)
+        own, given = labels.shape[0], logits
         if learning and self.processes.count > 1:
-            checked, labels, index = self._union(checked, labels, index)
-        if learning and not torch.compiler.is_compiling():
-            self.monitor.check_batch_size(len(labels), max((part.warn_below for part in self.selections), default=0))
-        step = self._step(checked, labels, index)
-        if learning:
-            self.observe(step, labels, index)
+            given, labels, index = self._union(logits if logits.dim() == 3 else logits.unsqueeze(0), labels, index)
+        if learning and eager:
+            self.monitor.check_batch_size(labels.shape[0], self._warn_below)
+        try:
+            step = self._step(given, labels, index)
+            if learning:
+                self.observe(step, labels, index)
+        except (IndexError, RuntimeError):
+            self._check_values(given, labels, index)  # names the label or position that torch has refused
+            raise
+        self.monitor.last_decision = step.decision  # setting an attribute of a module is slow
         if self.regularizer is None or model is None or inputs is None or not learning:
             return step.loss
         extra: Tensor = self.regularizer(model, inputs, logits)  # a mean over the samples of this process
@@ -155,7 +168,8 @@ class Method(nn.Module):
 
     def step(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Step:
         """Return the loss and the decision without updating the state. Call `observe` once the step is applied."""
-        return self._step(self._checked(logits, labels, index), labels, index)
+        self._check_shapes(logits, labels, index)
+        return self._step(logits, labels, index)
 
     def _union(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the batch of all processes; a sample that several of them have is used once if it has an index."""
@@ -167,22 +181,29 @@ class Method(nn.Module):
         return logits[:, first], labels[first], index[first]
 
     def _step(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Step:
-        logits, labels = logits.float(), labels.long()  # (N, B, K), (B)
+        logits, labels = logits.float(), labels.long()  # (N, B, K) or (B, K), (B)
         with torch.no_grad():
-            probs = logits.softmax(-1)
+            probs = logits.softmax(-1).view(self.networks, *labels.shape, logits.shape[-1])
             decision = self.decide(probs, labels, index)
-        losses = self.loss(logits, decision.target, decision.weight, labels, index)
-        return Step(losses.sum(), losses, probs, decision)
+            all_kept = self._keeps_all(probs)
+        loss, losses = self.loss.total(
+            logits, probs, decision.target, decision.weight, labels, index, all_kept=all_kept
+        )
+        return Step(loss, losses, probs, decision)
 
     def decide(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Decision:
         """Return the target and the weight of each sample: (N, B, K), (B), (B)."""
         target = labels.expand(probs.shape[:-1])
-        weight = torch.ones_like(probs[..., 0])
-        for part in self.weigh:
-            weight = weight * part(probs, labels, index)
+        weights = [part(probs, labels, index) for part in self.weigh]
+        weight = math.prod(weights[1:], start=weights[0]) if weights else torch.ones_like(probs[..., 0])
         if self.relabel is not None:
             target, weight = self.relabel(probs, labels, index, weight)
         return Decision(target, weight)
+
+    def _keeps_all(self, probs: Tensor) -> bool:
+        """Return True if all weights of a batch are known to be 1."""
+        parts: list[Any] = list(self.weigh)
+        return (self.relabel is None or self.relabel.keeps_ones) and all(part.keeps_all(probs) for part in parts)
 
     def num_kept(self, count: int) -> int:
         """Return how many of `count` samples are kept in this epoch, for methods where this is known in advance."""
@@ -194,24 +215,29 @@ class Method(nn.Module):
             raise ValueError("a second pass over the kept samples needs a method with one network that only selects")
         return select.num_kept(count)
 
-    @torch.no_grad()
     def observe(self, step: Step, labels: Tensor, index: Tensor | None = None, applied: Tensor | None = None) -> None:
         """Update the state of every part after a step. `applied` (N) is False for networks whose update was undone."""
-        valid = step.probs.isfinite().all(-1) & (step.losses.isfinite() if applied is None else applied).unsqueeze(-1)
-        for part in self.parts():
-            part.observe(step.probs, labels.long(), index, valid)
+        if not self._observing:
+            return
+        with torch.no_grad():
+            sound = step.probs.amax(-1)  # (N, B): a softmax is finite or NaN in all classes
+            if applied is None:
+                sound = torch.add(sound, step.losses.unsqueeze(-1), alpha=0)  # NaN if the loss is not finite
+            valid = sound == sound if applied is None else (sound == sound) & applied.unsqueeze(-1)
+            for part in self._observing:
+                part.observe(step.probs, labels.long(), index, valid)
 
     def parameter_groups(self) -> list[dict[str, object]]:
         """Return the method's own parameters (SOP) as optimizer groups without momentum or weight decay."""
-        return [group for part in self.parts() for group in part.parameter_groups()]
+        return [group for part in self._parts for group in part.parameter_groups()]
 
     @torch.no_grad()
     def start_round(self, number: int) -> None:
         """Reset the state for newly initialized networks. Only methods with several rounds need this call."""
-        for part in self.parts():
+        for part in self._parts:
             part.start_round(number)
         self.epoch.fill_(NO_EPOCH)
-        self.current_epoch = None
+        self.current_epoch, self.started = None, False
 
     @torch.no_grad()
     def start_epoch(self, epoch: int) -> None:
@@ -221,10 +247,11 @@ class Method(nn.Module):
         self.monitor.check_order(self.current_epoch, epoch)
         if int(self.epoch) not in (epoch, NO_EPOCH):
             self.end_epoch()
-        for part in self.parts():
+        for part in self._parts:
             part.start_epoch(epoch)
         self.epoch.fill_(epoch)
-        self.current_epoch = epoch
+        self.current_epoch, self.started = epoch, True
+        self._warn_below = max((part.warn_below for part in self.selections), default=0)
 
     @torch.no_grad()
     def end_epoch(self, predict: Predict | None = None) -> None:
@@ -233,59 +260,59 @@ class Method(nn.Module):
         `predict()` yields batches of probabilities in eval mode, (B, K) or (N, B, K), labels (B) and index (B), until
         every training sample has appeared once. Of several processes, each may predict a share of the samples.
         """
-        for part in self.parts():
+        for part in self._parts:
             part.end_epoch(predict and self._predictions(predict))
         self.epoch.fill_(NO_EPOCH)
 
     @torch.no_grad()
     def end_round(self, predict: Predict) -> None:
         """End a round: the networks are trained. Only methods with several rounds need this call."""
-        for part in self.parts():
+        for part in self._parts:
             part.end_round(self._predictions(predict))
 
     def tables(self) -> dict[str, Tensor]:
         """Return what the parts have estimated about the labels, such as the penalty labels (N, K, K)."""
-        return {name: table for part in self.parts() for name, table in part.tables().items()}
+        return {name: table for part in self._parts for name, table in part.tables().items()}
 
     def _predictions(self, predict: Predict) -> Predict:
         """Return a function that yields the predictions of all processes, with a network axis."""
         return partial(gather_predictions, partial(_with_network_axis, predict), self.processes)
 
-    def _checked(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        """Return the logits as (N, B, K), or raise ValueError if the shapes do not fit."""
+    def _check_shapes(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> None:
+        """Raise ValueError if the shapes do not fit."""
         if self.needs_index and index is None:
             raise ValueError("this method stores values per sample: pass index=, their positions in the training set")
         if labels.is_floating_point():
             raise ValueError(f"labels must be integers, got {labels.dtype}")
-        shape = tuple(logits.shape)
-        if logits.dim() == 2 and self.networks == 1:
-            logits = logits.unsqueeze(0)
-        if logits.dim() != 3 or logits.shape[:2] != (self.networks, *labels.shape):
+        shape = logits.shape
+        one = self.networks == 1 and len(shape) == 2 and shape[:1] == labels.shape
+        if not one and (len(shape) != 3 or shape[:2] != (self.networks, *labels.shape)):
             expected = "(B, K)" if self.networks == 1 else f"({self.networks}, B, K)"
-            raise ValueError(f"logits must be {expected} and labels (B), got {shape} and {tuple(labels.shape)}")
+            raise ValueError(f"logits must be {expected} and labels (B), got {tuple(shape)} and {tuple(labels.shape)}")
         if index is not None and index.shape != labels.shape:
             raise ValueError(
                 f"index must be (B) like the labels, got {tuple(index.shape)}, labels {tuple(labels.shape)}"
             )
-        if logits.shape[-1] == 1:
+        if shape[-1] == 1:
             raise ValueError("logits for two classes must be (B, 2), got one value per sample")
-        for part in self.parts():
-            if part.num_classes not in (0, logits.shape[-1]):
-                raise ValueError(
-                    f"the method was made for {part.num_classes} classes, the logits have {logits.shape[-1]}"
-                )
-        return logits
+        for part in self._parts:
+            if part.num_classes not in (0, shape[-1]):
+                raise ValueError(f"the method was made for {part.num_classes} classes, the logits have {shape[-1]}")
 
-    def _check_loop(self, logits: Tensor, labels: Tensor, index: Tensor | None, learning: bool) -> None:
-        """Raise or warn if the training loop makes a mistake; values are read on the CPU only, to avoid GPU syncs."""
+    def _check_first_batch(self, logits: Tensor, labels: Tensor, index: Tensor | None, learning: bool) -> None:
+        """Raise or warn if the loop makes a mistake; called in the first batch of an epoch and in validation."""
+        self._check_values(logits, labels, index)
+        if learning:
+            self.monitor.check_first_batch(self.current_epoch, self, logits)
+        elif not self.training:
+            self.monitor.check_mode(logits)
+
+    def _check_values(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> None:
+        """Raise ValueError for a label or a position that does not exist; on a CPU only, because a GPU would wait."""
         if labels.device.type == "cpu":
             check_labels(labels, logits.shape[-1])
-            if index is not None and (counts := {part.num_samples for part in self.parts() if part.num_samples}):
+            if index is not None and (counts := {part.num_samples for part in self._parts if part.num_samples}):
                 check_index(index, min(counts))
-        if not self.training:
-            self.monitor.check_mode(logits)
-        if learning and self.monitor.epoch != self.current_epoch:
-            self.monitor.check_first_batch(self.current_epoch, self, logits)
 
 
 def constant_lr(epoch: int) -> float:
@@ -295,7 +322,7 @@ def constant_lr(epoch: int) -> float:
 
 def _resume_epoch(method: Method, keys: object) -> None:
     """Continue the epoch in which a loaded state was saved."""
-    method.current_epoch = None
+    method.current_epoch, method.started = None, False
     if (epoch := int(method.epoch)) != NO_EPOCH:
         method.start_epoch(epoch)
 

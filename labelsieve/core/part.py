@@ -63,9 +63,15 @@ class Weigh(Part, ABC):
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         """Return the weights: (N, B, K), (B), (B) -> (N, B)."""
 
+    def keeps_all(self, probs: Tensor) -> bool:
+        """Return True if it is known without reading the device that all weights of a batch are 1."""
+        return False
+
 
 class Relabel(Part, ABC):
     """A part that chooses the target label of each sample and may change its weight."""
+
+    keeps_ones = False  # True if a weight of 1 stays 1
 
     @abstractmethod
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -103,22 +103,29 @@ class Select(Weigh):
 
     def start_epoch(self, epoch: int) -> None:
         self.kept_share = Fraction(1) if epoch < self.active_from else self.keep(epoch)
+        self._ratio = self.kept_share.as_integer_ratio()
         self.warn_below = self.smallest_batch() if self.kept_share < 1 else 0  # a step must not read the device
         floor_share = (self.floor * self.kept_share).limit_denominator(LARGEST_DENOMINATOR)
-        self.share.copy_(torch.tensor(self.kept_share.as_integer_ratio()))
+        self.share.copy_(torch.tensor(self._ratio))
         self.floor_share.copy_(torch.tensor(floor_share.as_integer_ratio()))
 
     def num_kept(self, count: int) -> int:
         """Return how many of `count` samples are kept in this epoch."""
-        return max(1, math.ceil(self.kept_share * count))
+        return max(1, -(-count * self._ratio[0] // self._ratio[1]))
 
     def smallest_batch(self) -> int:
         """Return the smallest batch size of which a sample is left out after the ramp, 0 if all are kept."""
         share = self.keep(LAST_EPOCH)
         return math.ceil(1 / (1 - share)) if share < 1 else 0
 
+    def keeps_all(self, probs: Tensor) -> bool:
+        known = self.num_kept_is_fixed and _host_decides(probs)
+        return known and self.num_kept(probs.shape[1]) == probs.shape[1]
+
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
-        scores = self.criterion(probs if self.align is None else self.align(probs), labels)
+        if self.keeps_all(probs):
+            return torch.ones_like(probs[..., 0])
+        scores = self.criterion(probs if self.align is None else self.align(probs), labels, index)
         if self.joint:
             scores = scores.mean(0).expand_as(scores)
         if self.trusted is not None:
@@ -127,11 +134,21 @@ class Select(Weigh):
         return (selected.flip(0) if self.exchange else selected).to(probs.dtype)
 
     def select(self, scores: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return which samples are kept: scores (N, B), probs (N, B, K), labels (B) -> (N, B) bool."""
-        rank = ranks(scores)
+        """Return 1 or True for samples that are kept: scores (N, B), probs (N, B, K), labels (B) -> (N, B)."""
         if self.floor:
-            rank = ranks_with_floor(rank, labels, self.floor_share)
-        return within_share(rank, scores.shape[-1], self.share)
+            return within_share(ranks_with_floor(ranks(scores), labels, self.floor_share), scores.shape[-1], self.share)
+        order = best_first(scores)
+        if _host_decides(scores):
+            best = order[..., : self.num_kept(scores.shape[-1])]
+            return torch.zeros_like(scores).scatter_(-1, best, 1.0)
+        place = torch.arange(scores.shape[-1], device=scores.device)
+        kept = within_share(place, len(place), self.share)  # (B), of the samples in this order
+        return torch.empty_like(kept.expand_as(order)).scatter_(-1, order, kept.expand_as(order))
+
+
+def _host_decides(values: Tensor) -> bool:
+    """Return True where a step is never recorded and replayed in another epoch: eagerly on a CPU."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def kept_share(noise_rate: float) -> Fraction:
@@ -158,8 +175,8 @@ def exact_fraction(rate: float) -> Fraction:
     return Fraction(str(rate)).limit_denominator(LARGEST_DENOMINATOR)
 
 
-def ranks(scores: Tensor, candidates: Tensor | None = None) -> Tensor:
-    """Return the rank of each score in its row, 0 for the highest.
+def best_first(scores: Tensor, candidates: Tensor | None = None) -> Tensor:
+    """Return the places of the scores (N, B) in each row, the highest first.
 
     Of equal scores the earlier one comes first. Non-finite scores come last, then samples that are no candidates.
     """
@@ -167,7 +184,12 @@ def ranks(scores: Tensor, candidates: Tensor | None = None) -> Tensor:
     scores = scores.nan_to_num(nan=last, posinf=last, neginf=last)  # sort would put NaN first
     if candidates is not None:
         scores = torch.where(candidates, scores, -torch.inf)
-    order = scores.argsort(dim=-1, descending=True, stable=True)
+    return scores.argsort(dim=-1, descending=True, stable=True)
+
+
+def ranks(scores: Tensor, candidates: Tensor | None = None) -> Tensor:
+    """Return the rank of each score in its row, 0 for the highest, in the order of `best_first`."""
+    order = best_first(scores, candidates)
     place = torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, place)
 
@@ -177,7 +199,8 @@ def within_share(rank: Tensor, candidates: int | Tensor, share: Tensor) -> Tenso
 
     `share` is a tensor (numerator, denominator). An integer is below ceil(a / b) if and only if b times it is below a.
     """
-    return rank * share[1] < (candidates * share[0]).clamp(min=1)
+    numerator, denominator = share.unbind()
+    return rank * denominator < (candidates * numerator).clamp(min=1)
 
 
 def ranks_with_floor(rank: Tensor, labels: Tensor, share: Tensor) -> Tensor:

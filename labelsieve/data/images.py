@@ -10,7 +10,6 @@ for streaming; it falls back to `decode`.
 
 import io
 import math
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,10 +22,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from labelsieve.data.classes import Array
-from labelsieve.errors import InputError
+from labelsieve.errors import WARNINGS_LOCK, InputError
 from labelsieve.text import printable
 
 try:
@@ -34,7 +32,7 @@ try:
 except ImportError:  # an optional extra
     simplejpeg = None
 
-DECODER = f"simplejpeg {version('simplejpeg')}" if simplejpeg else f"pillow {version('pillow')}"
+DECODER = ", ".join(f"{name} {version(name)}" for name in ("simplejpeg", "pillow") if name == "pillow" or simplejpeg)
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # not EPS: Pillow would execute it with Ghostscript
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 GRAY = ("L", "1", "LA", "La", *SIXTEEN_BITS)
@@ -44,8 +42,6 @@ MAX_HEADERS = 1000  # images whose headers determine the common frame
 LARGEST_SIDE = 224
 ORIENTATION = 0x0112  # EXIF tag
 START_OF_PIXELS, EXIF_OR_XMP = 0xDA, 0xE1  # JPEG markers; segments of the latter can contain an orientation
-ROUNDED_UP = 1 + 1e-9  # a scale factor of 7 / 10 must make 7 pixels of 10, not 6
-WARNINGS_LOCK = threading.Lock()  # warning filters are global, so headers are read one at a time
 
 ScaledPixels = tuple[Array, float, float]  # (H, W, C), and the part of H and W that is image: 31.25 of 32 at 1/8
 
@@ -220,13 +216,13 @@ def decode_into(out: Array, pictures: Pictures, index: Sequence[int], frame: Fra
 
 
 def _resize(pixels: Array, height: float, width: float, frame: Frame) -> Array:
-    """Resize the first height x width of (H, W, C) pixels with anti-aliasing; like Pillow, but faster."""
+    """Resize the first height x width of (H, W, C) pixels with anti-aliasing, to the same pixels as `decode`."""
     if pixels.shape[:2] == (frame.height, frame.width):
         return pixels
-    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    factors = [frame.height / height * ROUNDED_UP, frame.width / width * ROUNDED_UP]
-    scaled = interpolate(image, scale_factor=factors, mode="bilinear", antialias=True)
-    return scaled[0, :, : frame.height, : frame.width].permute(1, 2, 0).numpy()
+    image = Image.fromarray(pixels[..., 0] if frame.channels == 1 else pixels)
+    size, box = (frame.width, frame.height), (0.0, 0.0, width, height)
+    scaled = np.array(image.resize(size, Image.Resampling.BILINEAR, box))
+    return scaled.reshape(frame.height, frame.width, frame.channels)
 
 
 def reduction(height: int, width: int, frame: Frame) -> int:

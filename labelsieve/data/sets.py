@@ -6,7 +6,6 @@ A listing contains images (`Pictures`), texts (`Texts`), or arrays and numbers (
 after the other in place, and call `inputs(index)` for the normalised inputs of the current batch.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from torch import Tensor
 from labelsieve.data.cache import DECODE_CHUNK, DecodedCache, sampled_bytes
 from labelsieve.data.classes import Array
 from labelsieve.data.images import DECODER, Frame, Pictures, Unusable, decode_into
+from labelsieve.files import usable_cores
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation per channel
 LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # of the weights of EfficientNet-Lite
@@ -143,11 +143,6 @@ class Labelled:
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> "Labelled":
         clean = None if self.clean is None else change(self.clean)
         return replace(self, images=change(self.images), labels=change(self.labels), clean=clean)
-
-
-def usable_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_workers() -> int:

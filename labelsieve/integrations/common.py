@@ -1,4 +1,4 @@
-"""Code shared by the adapters: checks before a training, and learning-rate scaling.
+"""Code shared by the adapters: checks before a training, the kept share, and learning-rate scaling.
 
 The checks raise InputError where a training would run but silently do something else than the method requires.
 """
@@ -9,21 +9,22 @@ from torch.optim import Optimizer
 
 from labelsieve.core.method import Method
 from labelsieve.errors import InputError
+from labelsieve.loss import SieveLoss
 
 
-def check_method(method: object) -> None:
-    """Raise InputError if the argument is not a method."""
-    if not isinstance(method, Method):
-        raise InputError(f"method must be made with labelsieve.make(name, problem), got {type(method).__name__}")
-
-
-def check_warmup(method: Method, epochs: float) -> None:
-    """Raise InputError if the training ends before the warm-up of the method does."""
-    if 0 < epochs <= method.active_from:
+def check_loss(loss_fn: object) -> None:
+    """Raise InputError if the argument is not a SieveLoss."""
+    if not isinstance(loss_fn, SieveLoss):
         raise InputError(
-            f"the warm-up of {method.active_from} epochs is not shorter than the training of {epochs}, so no sample "
-            "would be selected or corrected; train longer, or make the method with a smaller Problem(warmup=...)"
+            "loss_fn must be a labelsieve.SieveLoss(name, num_classes=..., noise_rate=...), got "
+            f"{type(loss_fn).__name__}"
         )
+
+
+def kept_share(method: Method) -> dict[str, float]:
+    """Return the share of each batch that is kept in this epoch, to be logged; nothing if the method keeps all."""
+    shares = [float(part.kept_share) for part in method.selections]
+    return {"labelsieve/kept_share": min(shares)} if shares else {}
 
 
 def warn_if_warmup_never_ended(method: Method) -> None:
@@ -38,9 +39,9 @@ def warn_if_warmup_never_ended(method: Method) -> None:
 
 def check_rounds(method: Method) -> None:
     """Raise InputError if the method trains its networks several times."""
-    if method.rounds > 1:
+    if method.num_rounds > 1:
         raise InputError(
-            f"this method trains the network {method.rounds} times from the start: make it with rounds=1, "
+            f"this method trains the network {method.num_rounds} times from the start: make it with rounds=1, "
             "or use `labelsieve train`"
         )
 

@@ -1,4 +1,4 @@
-"""SieveTrainer: a Hugging Face Trainer whose loss is a method."""
+"""SieveTrainer: a Hugging Face Trainer with a SieveLoss."""
 
 from collections.abc import Mapping
 from os import PathLike, fspath
@@ -16,36 +16,56 @@ from transformers.trainer_utils import get_last_checkpoint
 from labelsieve.core.method import Method
 from labelsieve.errors import InputError
 from labelsieve.integrations import common
+from labelsieve.loss import SieveLoss, check_warmup
 
 INDEX = "labelsieve_index"  # the column with the positions of the samples
 STATE_FILE = "labelsieve.pt"  # the state of the method in the folder of a checkpoint
 
 
 class SieveTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer with a method as loss: `SieveTrainer(model=..., args=..., train_dataset=..., method=method)`."""
+    """A Trainer with a SieveLoss: `SieveTrainer(model=..., args=..., train_dataset=..., loss_fn=loss_fn)`.
 
-    def __init__(self, *args: Any, method: Method, **kwargs: Any) -> None:
-        common.check_method(method)
+    The arguments other than `loss_fn` are those of `transformers.Trainer`. The kept share is logged with the loss.
+
+    Args:
+        loss_fn: a `labelsieve.SieveLoss`.
+
+    Examples:
+        >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+        >>> from labelsieve.integrations.huggingface import SieveTrainer
+        >>> config = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, num_labels=4)
+        >>> data = [{"input_ids": torch.tensor([1, 2, 3]), "labels": 0}] * 64
+        >>> loss_fn = labelsieve.SieveLoss("mentornet-prop", num_classes=4, noise_rate=0.2, warmup=1)
+        >>> trainer = SieveTrainer(
+        ...     model=BertForSequenceClassification(config),
+        ...     args=TrainingArguments("out", num_train_epochs=3, per_device_train_batch_size=32, report_to=[]),
+        ...     train_dataset=data,
+        ...     loss_fn=loss_fn,
+        ... )
+    """
+
+    def __init__(self, *args: Any, loss_fn: SieveLoss, **kwargs: Any) -> None:
+        common.check_loss(loss_fn)
         super().__init__(*args, **kwargs)
-        _check_supported_method(method)
-        _check_arguments(method, self)
-        self.method = method
+        _check_supported_method(loss_fn)
+        _check_arguments(loss_fn, self)
+        self.loss_fn = loss_fn
         self.label_names = self.args.label_names or ["labels"]
         self.model_accepts_loss_kwargs = False  # the loss is the mean of a batch, and Trainer averages over batches
-        if method.needs_index:
-            self.train_dataset: Any = _add_index(self.train_dataset, method)
-        self.add_callback(_MethodCallback(method))
+        if loss_fn.needs_index:
+            self.train_dataset: Any = _add_index(self.train_dataset, loss_fn)
+        self.add_callback(_EpochCallback(loss_fn))
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, trial: Any = None, **kwargs: Any) -> Any:
         """Train, or resume from a checkpoint of a SieveTrainer."""
         if trial is not None:
-            raise InputError("the method would keep the state of earlier trials: make a SieveTrainer for each trial")
+            raise InputError("the loss would keep the state of earlier trials: make a SieveTrainer for each trial")
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
         if isinstance(resume_from_checkpoint, str | PathLike):
             resume_from_checkpoint = fspath(resume_from_checkpoint)
-            self.method.load_state_dict(_read_state(Path(resume_from_checkpoint)))
-        self.method.to(self.args.device).train()
+            self.loss_fn.load_state_dict(_read_state(Path(resume_from_checkpoint)))
+        self.loss_fn.to(self.args.device).train()
         return super().train(resume_from_checkpoint, **kwargs)
 
     def compute_loss(
@@ -58,17 +78,21 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
         logits = _logits_of(outputs)
         if not model.training:
             loss = F.cross_entropy(logits.float(), labels)
-        elif self.method.needs_index and index is None:
+        elif self.loss_fn.needs_index and index is None:
             raise InputError(f"the data collator dropped the column {INDEX}, which the method needs")
         else:
-            loss = self.method(logits, labels, index)
+            loss = self.loss_fn(logits, labels, index)
         return (loss, outputs) if return_outputs else loss
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model and, in a checkpoint of the Trainer, the state of the method."""
         super().save_model(output_dir, _internal_call)
         if _internal_call and output_dir is not None and self.args.should_save:
-            torch.save(self.method.state_dict(), Path(output_dir) / STATE_FILE)
+            torch.save(self.loss_fn.state_dict(), Path(output_dir) / STATE_FILE)
+
+    def log(self, logs: dict[str, float], *others: Any, **named: Any) -> None:
+        """Log values, and the kept share together with the training loss."""
+        super().log({**logs, **(common.kept_share(self.loss_fn) if "loss" in logs else {})}, *others, **named)
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -76,7 +100,7 @@ class SieveTrainer(Trainer):  # type: ignore[misc]
             self._signature_columns.append(INDEX)
 
 
-class _MethodCallback(TrainerCallback):  # type: ignore[misc]
+class _EpochCallback(TrainerCallback):  # type: ignore[misc]
     """Starts and ends the epochs of a method, scales the learning rate and trains the method's own parameters."""
 
     def __init__(self, method: Method) -> None:
@@ -87,7 +111,7 @@ class _MethodCallback(TrainerCallback):  # type: ignore[misc]
         self.own_optimizer = torch.optim.SGD(groups, lr=0.0) if groups else None
 
     def on_train_begin(self, args: Any, state: Any, *others: Any, **named: Any) -> None:
-        common.check_warmup(self.method, state.num_train_epochs)
+        check_warmup(self.method, state.num_train_epochs)
         self.next_epoch = int(state.epoch or 0)
 
     def on_epoch_begin(self, *others: Any, **named: Any) -> None:
@@ -137,8 +161,8 @@ def _add_index(dataset: Any, method: Method) -> _IndexedDataset:
     for part in method.parts():
         if part.num_samples not in (0, len(dataset)):
             raise InputError(
-                f"the method was made for {part.num_samples} samples, train_dataset has {len(dataset)}: "
-                f"use Problem(num_samples={len(dataset)})"
+                f"the loss was made for {part.num_samples} samples, train_dataset has {len(dataset)}: "
+                f"pass num_samples={len(dataset)}"
             )
     return _IndexedDataset(dataset)
 
@@ -193,14 +217,14 @@ def _check_arguments(method: Method, trainer: Trainer) -> None:
     if args.label_names is not None and len(args.label_names) != 1:
         raise InputError(f"a method needs one label per sample, but args.label_names is {args.label_names}")
     if args.label_smoothing_factor:
-        raise InputError("the method is the loss: label_smoothing_factor must be 0")
+        raise InputError("loss_fn is the loss: label_smoothing_factor must be 0")
     if args.auto_find_batch_size:
-        raise InputError("the method would keep the state of failed attempts: auto_find_batch_size must be False")
+        raise InputError("the loss would keep the state of failed attempts: auto_find_batch_size must be False")
     if args.fp16 and method.parameter_groups():
         raise InputError("the method's own parameters cannot use scaled gradients: use bf16 instead of fp16")
     common.check_drop_last(method, args.dataloader_drop_last)
     if trainer.compute_loss_func is not None:
-        raise InputError("the method is the loss: remove compute_loss_func")
+        raise InputError("loss_fn is the loss: remove compute_loss_func")
     groups = optimizer.param_groups if optimizer is not None else []
     if any(set(method.parameters()).intersection(group["params"]) for group in groups):
-        raise InputError("remove method.parameter_groups() from the optimizer: SieveTrainer trains them itself")
+        raise InputError("remove loss_fn.parameter_groups() from the optimizer: SieveTrainer trains them itself")

@@ -1,4 +1,4 @@
-"""SieveCallback: use a method as the loss in a Lightning training."""
+"""SieveCallback: use a SieveLoss in a Lightning training."""
 
 import math
 from collections.abc import Iterable, Iterator, Sized
@@ -15,76 +15,83 @@ from labelsieve.core.method import NO_EPOCH, Method, constant_lr
 from labelsieve.core.part import Predict
 from labelsieve.errors import InputError
 from labelsieve.integrations import common
+from labelsieve.loss import SieveLoss, check_warmup
 
 DDP_IGNORE = "_ddp_params_and_buffers_to_ignore"  # attribute of a module that DistributedDataParallel reads
 
 
 class SieveCallback(Callback):  # type: ignore[misc]
-    """Starts the epochs of a method and saves its state: `Trainer(callbacks=[SieveCallback(method)])`.
+    """Starts the epochs of a SieveLoss and saves its state: `Trainer(callbacks=[SieveCallback(loss_fn)])`.
 
-    The training step of the module returns `method(logits, labels)`.
+    The training step of the module returns `loss_fn(logits, labels)`. The kept share is logged after each epoch.
 
     Args:
-        method: the method.
+        loss_fn: a `labelsieve.SieveLoss`.
         predict: for methods that predict the training set again: yields batches of probabilities (B, K) or (N, B, K),
             labels (B) and index (B) of the whole training set. It is called with the module in eval mode.
+
+    Examples:
+        >>> import lightning as L
+        >>> from labelsieve.integrations.lightning import SieveCallback
+        >>> loss_fn = labelsieve.SieveLoss("mentornet-prop", num_classes=4, noise_rate=0.2, warmup=2)
+        >>> quiet = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"}
+        >>> trainer = L.Trainer(max_epochs=5, callbacks=[SieveCallback(loss_fn)], **quiet)
     """
 
-    def __init__(self, method: Method, predict: Predict | None = None) -> None:
-        common.check_method(method)
-        self.method = method
+    def __init__(self, loss_fn: SieveLoss, predict: Predict | None = None) -> None:
+        common.check_loss(loss_fn)
+        self.loss_fn = loss_fn
         self.predict = predict
-        self.scaler = common.LearningRateScaler(method)
+        self.scaler = common.LearningRateScaler(loss_fn)
         self.hooks: list[RemovableHandle] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Exclude the method's buffers from DDP, which would overwrite them with those of the first process."""
         others = getattr(pl_module, DDP_IGNORE, ())
-        setattr(pl_module, DDP_IGNORE, sorted({*others, *_buffer_names(pl_module, self.method)}))
+        setattr(pl_module, DDP_IGNORE, sorted({*others, *_buffer_names(pl_module, self.loss_fn)}))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.method.to(pl_module.device)
-        self.method.train()
-        common.check_rounds(self.method)
-        _check_optimizers(self.method, trainer.optimizers)
-        if self.method.needs_predictions and self.predict is None:
+        self.loss_fn.to(pl_module.device)
+        self.loss_fn.train()
+        common.check_rounds(self.loss_fn)
+        _check_optimizers(self.loss_fn, trainer.optimizers)
+        if self.loss_fn.needs_predictions and self.predict is None:
             raise InputError(
-                "this method predicts the training set again: pass SieveCallback(method, predict=...), a function that "
-                "yields batches of probabilities, labels and index"
+                "this method predicts the training set again: pass SieveCallback(loss_fn, predict=...), a function "
+                "that yields batches of probabilities, labels and index"
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.fast_dev_run:
-            common.check_warmup(self.method, _max_epochs(trainer))
-        common.check_drop_last(self.method, _has_only_complete_batches(trainer.train_dataloader))
-        if self.method.lr_scale is not constant_lr:
+            check_warmup(self.loss_fn, _max_epochs(trainer))
+        common.check_drop_last(self.loss_fn, _has_only_complete_batches(trainer.train_dataloader))
+        if self.loss_fn.lr_scale is not constant_lr:
             for optimizer in trainer.optimizers:
                 self.hooks.append(optimizer.register_step_pre_hook(self.scaler.apply))
                 self.hooks.append(optimizer.register_step_post_hook(self.scaler.restore))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch = trainer.current_epoch
-        if int(self.method.epoch) not in (epoch, NO_EPOCH):  # the checkpoint was saved just before the epoch ended
+        if int(self.loss_fn.epoch) not in (epoch, NO_EPOCH):  # the checkpoint was saved just before the epoch ended
             self._end_epoch(pl_module)
-        self.method.start_epoch(epoch)
+        self.loss_fn.start_epoch(epoch)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the epoch if none has started: a validation step may call the method before the first epoch."""
-        if self.method.current_epoch is None:
-            self.method.to(pl_module.device).start_epoch(trainer.current_epoch)
+        if self.loss_fn.current_epoch is None:
+            self.loss_fn.to(pl_module.device).start_epoch(trainer.current_epoch)
 
     on_test_start = on_validation_start
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.method.selections:
-            share = min(float(part.kept_share) for part in self.method.selections)
-            pl_module.log("labelsieve/kept_share", share, sync_dist=True)
+        for name, share in common.kept_share(self.loss_fn).items():
+            pl_module.log(name, share, sync_dist=True)
         self._end_epoch(pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._remove_hooks()
         if not trainer.fast_dev_run:
-            common.warn_if_warmup_never_ended(self.method)
+            common.warn_if_warmup_never_ended(self.loss_fn)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.scaler.restore()
@@ -92,17 +99,17 @@ class SieveCallback(Callback):  # type: ignore[misc]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Raise InputError if a checkpoint to resume from does not contain the state of the method."""
-        inside = any(module is self.method for module in pl_module.modules())
+        inside = any(module is self.loss_fn for module in pl_module.modules())
         if trainer.training and not inside and self.state_key not in checkpoint["callbacks"]:
             raise InputError(
                 "the checkpoint was saved without SieveCallback: it does not contain the state of the method"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return self.method.state_dict()
+        return self.loss_fn.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.method.load_state_dict(state_dict)
+        self.loss_fn.load_state_dict(state_dict)
 
     def _remove_hooks(self) -> None:
         for hook in self.hooks:
@@ -111,7 +118,7 @@ class SieveCallback(Callback):  # type: ignore[misc]
 
     def _end_epoch(self, module: nn.Module) -> None:
         with _eval_mode(module):
-            self.method.end_epoch(self.predict)
+            self.loss_fn.end_epoch(self.predict)
 
 
 def _check_optimizers(method: Method, optimizers: Iterable[Optimizer]) -> None:
@@ -122,14 +129,14 @@ def _check_optimizers(method: Method, optimizers: Iterable[Optimizer]) -> None:
             inside = own.intersection(group["params"])
             if inside and not isinstance(optimizer, SGD):
                 raise InputError(
-                    "the method's own parameters need plain gradient descent: pass method.parameter_groups() "
+                    "the method's own parameters need plain gradient descent: pass loss_fn.parameter_groups() "
                     f"to torch.optim.SGD, not to {type(optimizer).__name__}"
                 )
             if inside == set(group["params"]):
                 own -= inside
     if own:
         raise InputError(
-            "no optimizer has the method's own parameters in separate groups: pass it method.parameter_groups() "
+            "no optimizer has the method's own parameters in separate groups: pass it loss_fn.parameter_groups() "
             "in addition to the parameters of the network"
         )
 

@@ -27,7 +27,7 @@ from labelsieve.data.arrays import image_tensor
 from labelsieve.data.classes import Array
 from labelsieve.data.sets import Labelled
 from labelsieve.errors import Diverged, InputError
-from labelsieve.integrations.common import check_warmup
+from labelsieve.loss import check_warmup
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
 from labelsieve.models import ModelFactory, default_model, make_model
 from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
@@ -63,6 +63,14 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         penalty_: the penalty labels (K, K), or None.
         network_: the trained torch module.
         n_iter_: the number of epochs over all rounds.
+
+    Examples:
+        >>> from sklearn.datasets import load_iris
+        >>> from labelsieve.integrations.sklearn import SieveClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = SieveClassifier(noise_rate=0.1, epochs=12, random_state=0).fit(X, y)
+        >>> model.predict(X[:2]).shape, model.label_quality_.shape
+        ((2,), (150,))
     """
 
     def __init__(
@@ -219,18 +227,30 @@ def _out_of_fold_probabilities(trainer: _Trainer, train: Labelled) -> Array:
     training = replace(trainer.training, epochs=_short_training(trainer.training.epochs))
     plain = replace(trainer, training=training)
     numbers = train.labels.numpy()
-    smallest = np.bincount(numbers).min()
-    if smallest < FOLDS:
-        raise InputError(
-            f'noise_rate="auto" needs at least {FOLDS} samples of each class, the smallest class has {smallest}; '
-            "pass the share of wrong labels, such as noise_rate=0.2"
-        )
     probs = np.empty((len(train), train.num_classes))
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=training.seed)
-    for rest, fold in folds.split(numbers, numbers):
+    for rest, fold in _folds(numbers, training.seed):
         network, _ = plain.train(make("default", Problem(train.num_classes, 0.0)), train.at(torch.from_numpy(rest)))
         probs[fold] = _predict_probabilities(network, train.at(torch.from_numpy(fold)), trainer.device)
     return probs
+
+
+def _folds(numbers: Array, seed: int) -> Iterator[tuple[Array, Array]]:
+    """Yield the samples outside and inside of each fold; each fold has its share of each class."""
+    smallest = np.bincount(numbers).min()
+    if smallest >= FOLDS:
+        yield from StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(numbers, numbers)
+        return
+    warnings.warn(
+        f'noise_rate="auto" estimates little from classes of fewer than {FOLDS} samples, the smallest has {smallest}; '
+        "pass the share of wrong labels if you know it, such as noise_rate=0.2",
+        stacklevel=6,
+    )
+    shuffled = np.random.default_rng(seed).permutation(len(numbers))
+    by_class = shuffled[numbers[shuffled].argsort(kind="stable")]
+    for number in range(min(FOLDS, len(numbers))):
+        inside = np.zeros(len(numbers), bool)
+        inside[by_class[number::FOLDS]] = True
+        yield np.flatnonzero(~inside), np.flatnonzero(inside)
 
 
 # ---- prediction ----------------------------------------------------------------------------------------------------

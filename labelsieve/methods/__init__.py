@@ -16,12 +16,13 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from labelsieve.catalogue import in_order, refuse_unknown_name, refuse_unknown_options
 from labelsieve.core.criteria import CRITERIA, Criterion
 from labelsieve.core.method import Method
-from labelsieve.errors import InputError, nearest
-from labelsieve.methods.problem import GUARDS, METHODS, MakeCriterion, Problem, register
+from labelsieve.errors import InputError
+from labelsieve.methods.problem import GUARDS, METHODS, MakeCriterion, Problem, register, require_num_samples
 
 __all__ = [
     "GUARDS",
@@ -35,14 +36,6 @@ __all__ = [
     "summary",
 ]
 
-T = TypeVar("T")
-
-# Order of METHODS: the rows of the paper's tables, then later methods. Methods that are not listed here come last.
-ORDER = (
-    *("default", "active-bias", "mentornet", "mentornet-prop", "co-teaching", "co-teaching+", "sl", "sl-prop"),
-    *("selfie", "selfie-prop", "f-correction", "gce", "vat", "lccn", "dmi", "elr", "sop", "jocor", "cores"),
-)
-
 
 def make(name: str, problem: Problem, criterion: str | None = None, **options: Any) -> Method:
     """Make a method by its name.
@@ -53,22 +46,22 @@ def make(name: str, problem: Problem, criterion: str | None = None, **options: A
         criterion: a key of CRITERIA that replaces the method's own criterion.
         options: options of the method and of its criterion, such as lam=0.5.
     """
-    recipe = _lookup("method", name, METHODS)
+    refuse_unknown_name("method", name, METHODS)
+    recipe = METHODS[name]
     criterion_class = _criterion_class(recipe, criterion)
     known = {**keywords(recipe), **keywords(criterion_class)}
+    refuse_unknown_options(name, criterion, options, known)
     for key, value in options.items():
-        if key not in known:
-            with_criterion = f" with criterion {criterion}" if criterion else ""
-            raise InputError(f"{name}{with_criterion} has no option {key!r}; its options: {', '.join(known) or 'none'}")
         owner = recipe if key in keywords(recipe) else vars(criterion_class)["__init__"]
         if not _has_type(value, get_type_hints(owner)[key]):
             expected = "use true or false" if isinstance(known[key], bool) else f"its default is {known[key]}"
             raise InputError(f"{name}: option {key} cannot be {value!r}; {expected}")
     arguments = {key: options[key] for key in keywords(recipe) if key in options}
     of_criterion = {key: options[key] for key in keywords(criterion_class) if key in options}
-    if criterion_class is not None:
-        arguments["criterion"] = partial(criterion_class, **of_criterion)
     try:
+        if criterion_class is not None:
+            stored = {"num_samples": require_num_samples(problem)} if criterion_class.needs_index else {}
+            arguments["criterion"] = partial(criterion_class, **stored, **of_criterion)
         method = recipe(problem, **arguments)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: {error}") from error
@@ -105,22 +98,17 @@ def _has_type(value: object, hint: Any) -> bool:
 def _criterion_class(recipe: Callable[..., Method], criterion: str | None) -> type[Criterion] | None:
     """Return the criterion of this name, or without a name the default of the recipe."""
     if criterion is not None:
-        return _lookup("criterion", criterion, CRITERIA)
+        refuse_unknown_name("criterion", criterion, CRITERIA)
+        return CRITERIA[criterion]
     default: type[Criterion] | None = inspect.signature(recipe).parameters["criterion"].default
     return default
-
-
-def _lookup(kind: str, name: str, entries: dict[str, T]) -> T:
-    if name not in entries:
-        raise InputError(f"unknown {kind} {name!r}: {nearest(name, entries)}")
-    return entries[name]
 
 
 def _import_recipes() -> None:
     """Import every module of this package, which fills METHODS, and put METHODS in order."""
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         import_module(module.name)
-    for name in sorted(METHODS, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
+    for name in in_order(METHODS):
         METHODS[name] = METHODS.pop(name)
 
 

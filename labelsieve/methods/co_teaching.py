@@ -89,7 +89,7 @@ class CriteriaJoint(Criterion):
         super().__init__(num_classes, networks)
         self.agreement = agreement
 
-    def forward(self, probs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
         entropy = -observed_confidence(logs, labels).sum(0)
         return -((1 - self.agreement) * entropy + self.agreement * _disagreement(logs)).expand(2, -1)

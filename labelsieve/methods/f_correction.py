@@ -23,7 +23,7 @@ def f_correction(
 ) -> Method:
     """Forward correction: multiply the predictions by an estimated noise transition matrix."""
     loss = ForwardCorrection(p.num_classes, warmup=p.warmup, estimate=estimate, quantile=quantile)
-    return Method(loss, select_clean(p, criterion), rounds=2 if estimate == "patrini" else 1)
+    return Method(loss, select_clean(p, criterion), num_rounds=2 if estimate == "patrini" else 1)
 
 
 class ForwardCorrection(Loss):
@@ -55,7 +55,7 @@ class ForwardCorrection(Loss):
     def start_epoch(self, epoch: int) -> None:
         if self.estimate == "patrini" and self.round > 0 and not bool(self.estimated):
             raise ValueError(
-                "estimate='patrini' needs predictions after the first round: call method.end_round(predict)"
+                "estimate='patrini' needs predictions after the first round: pass predict= to loss_fn.rounds"
             )
         self.epoch = epoch
 
@@ -66,7 +66,7 @@ class ForwardCorrection(Loss):
         self.sums.zero_()
 
     def end_round(self, predict: Predict) -> None:
-        if self.estimate == "patrini" and self.round == 0:
+        if self.estimate == "patrini" and not bool(self.estimated):
             probs = torch.cat([batch for batch, _, _ in predict()], dim=1)
             self.transition.copy_(transition_from_confident(probs, self.quantile))
             self.estimated.fill_(True)

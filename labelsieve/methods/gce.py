@@ -76,7 +76,7 @@ class _Prune(Weigh):
 
     def start_epoch(self, epoch: int) -> None:
         if self.prunes_before(epoch) and int(self.pruned_for) != epoch:
-            raise ValueError("pruning needs predictions for the training set: call method.end_epoch(predict)")
+            raise ValueError("pruning needs predictions for the training set: pass predict= to loss_fn.epochs")
         self.epoch = epoch
 
     def end_epoch(self, predict: Predict | None) -> None:

@@ -27,6 +27,7 @@ class _LatentClass(Relabel):
     """
 
     needs_index = True
+    keeps_ones = True
     needs_predictions = True
 
     def __init__(
@@ -51,7 +52,7 @@ class _LatentClass(Relabel):
 
     def start_epoch(self, epoch: int) -> None:
         if epoch >= self.active_from and not self.is_initialized():
-            raise ValueError("lccn needs predictions for the training set: call method.end_epoch(predict)")
+            raise ValueError("lccn needs predictions for the training set: pass predict= to loss_fn.epochs")
         self.epoch = epoch
         self.drawing.fill_(epoch >= self.active_from)
         generator = torch.Generator().manual_seed(self.seed ^ epoch)

@@ -74,5 +74,5 @@ def select_clean(p: Problem, criterion: MakeCriterion | None, floor: float = 0.0
 def require_num_samples(p: Problem) -> int:
     """Return the size of the training set, or raise ValueError if the problem does not contain it."""
     if p.num_samples < 1:
-        raise ValueError("this method stores values per sample: pass Problem(num_samples=...)")
+        raise ValueError("this method stores values per sample: pass num_samples=, the size of the training set")
     return p.num_samples

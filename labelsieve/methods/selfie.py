@@ -40,7 +40,7 @@ def selfie(
     )
     keep = partial(refurbish.share_at_least if recompute else constant_share, share)
     select = Select(criterion(p.num_classes, 1), keep, warmup=p.warmup)
-    return Method(CrossEntropy(), [select], refurbish, rounds=rounds)
+    return Method(CrossEntropy(), [select], refurbish, num_rounds=rounds)
 
 
 @register("selfie-prop")
@@ -73,6 +73,7 @@ class _Refurbish(Relabel):
     """
 
     needs_index = True
+    keeps_ones = True
 
     def __init__(
         self, num_classes: int, num_samples: int, *, warmup: int, threshold: float, history: int, clean_first: bool

@@ -73,9 +73,10 @@ def _image_sizes(area: int) -> dict[str, int] | None:
     return {"BM": 64, "BK": 64, "num_warps": 4, "num_stages": 1} if 64 % area == 0 else None
 
 
-def _transition_sizes() -> dict[str, int]:
+def _transition_sizes(pixels: int) -> dict[str, int]:
     """Return the launch settings of transition_forward."""
-    return {"BM": 128, "BK": 32, "BN": 64, "num_warps": 4, "num_stages": 1}
+    columns, stages = (32, 3) if pixels <= 65536 else (64, 2)
+    return {"BM": 128, "BK": columns, "BN": 64, "num_warps": 4, "num_stages": stages}
 
 
 def _backward_sizes(pixels: int) -> dict[str, int]:
@@ -106,8 +107,8 @@ def _hashed(place, seed):
 @triton.jit
 def _dropout_factor(place, seeds, layer, rate):
     """Return 1 / (1 - rate) for elements that are kept, else 0."""
-    keep = (_hashed(place, tl.load(seeds + layer)) >> 8).to(tl.float32) >= rate * 16777216.0  # 24 bits are exact
-    return tl.where(keep, 1 / (1 - rate), 0.0)
+    least = tl.ceil(rate * 16777216.0).to(tl.uint32) << 8  # 24 bits of the hash decide
+    return tl.where(_hashed(place, tl.load(seeds + layer)) >= least, 1 / (1 - rate), 0.0)
 
 
 @triton.jit
@@ -160,6 +161,21 @@ def _conv_tile(
     return a, weights, scale, shift
 
 
+@triton.jit
+def _finish_conv(
+    sums, y, partial, seeds, layer, rate, p, live, y_stride, DROP: tl.constexpr, SLOT: tl.constexpr
+):  # fmt: skip
+    """Store dropout(sums), and the sums of its channels and of their squares."""
+    o = tl.arange(0, SLOT)
+    if DROP:
+        sums *= _dropout_factor(p[:, None] * SLOT + o[None, :], seeds, layer, rate)
+    new = tl.where(live[:, None], sums, 0.0).to(y.dtype.element_ty)
+    tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
+    new = new.to(tl.float32)
+    tl.store(partial + tl.program_id(0) * 2 * SLOT + o, tl.sum(new, 0))
+    tl.store(partial + tl.program_id(0) * 2 * SLOT + SLOT + o, tl.sum(new * new, 0))
+
+
 @triton.jit(do_not_specialize=["layer"])
 def _conv_forward(
     x, y, w, gamma, beta, mean, rstd, partial, seeds, layer, rate, pixels, x_stride, y_stride, channels,
@@ -168,7 +184,6 @@ def _conv_forward(
 ):  # fmt: skip
     """Compute y (pixels, 16) = dropout(conv3x3(relu(norm(x (pixels, channels))))) and its sums over the tile."""
     p = tl.program_id(0) * BM + tl.arange(0, BM)
-    o = tl.arange(0, SLOT)
     live = p < pixels
     row = (p // WIDTH) % HEIGHT
     column = p % WIDTH
@@ -195,13 +210,7 @@ def _conv_forward(
     before = tl.gather(left, tl.maximum(here - 1, 0), 0)
     after = tl.gather(right, tl.minimum(here + 1, BM - 1), 0)
     total = middle + tl.where((column > 0)[:, None], before, 0.0) + tl.where((column < WIDTH - 1)[:, None], after, 0.0)
-    if DROP:
-        total *= _dropout_factor(p[:, None] * SLOT + o[None, :], seeds, layer, rate)
-    new = total.to(y.dtype.element_ty)
-    tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
-    new = new.to(tl.float32)  # 0 in rows that are not live
-    tl.store(partial + tl.program_id(0) * 2 * SLOT + o, tl.sum(new, 0))
-    tl.store(partial + tl.program_id(0) * 2 * SLOT + SLOT + o, tl.sum(new * new, 0))
+    _finish_conv(total, y, partial, seeds, layer, rate, p, live, y_stride, DROP, SLOT)
 
 
 @triton.jit
@@ -240,7 +249,6 @@ def _conv_images(
 ):  # fmt: skip
     """Compute what conv_forward does for tiles of whole images: each pixel is normalised once, for all nine taps."""
     p = tl.program_id(0) * BM + tl.arange(0, BM)
-    o = tl.arange(0, SLOT)
     live = p < pixels
     row = (p // WIDTH) % HEIGHT
     column = p % WIDTH
@@ -274,31 +282,16 @@ def _conv_images(
     total += _shifted(tap6, here, row, column, 1, -1, HEIGHT, WIDTH, BM)
     total += _shifted(tap7, here, row, column, 1, 0, HEIGHT, WIDTH, BM)
     total += _shifted(rest, here, row, column, 1, 1, HEIGHT, WIDTH, BM)
-    total = tl.where(live[:, None], total, 0.0)
-    if DROP:
-        total *= _dropout_factor(p[:, None] * SLOT + o[None, :], seeds, layer, rate)
-    new = total.to(y.dtype.element_ty)
-    tl.store(y + p[:, None] * y_stride + o[None, :], new, mask=live[:, None])
-    new = new.to(tl.float32)
-    tl.store(partial + tl.program_id(0) * 2 * SLOT + o, tl.sum(new, 0))
-    tl.store(partial + tl.program_id(0) * 2 * SLOT + SLOT + o, tl.sum(new * new, 0))
-
-
-@triton.jit
-def _transition_tile(x, w, first, p, o, live, wanted, x_stride, channels, outputs, BK: tl.constexpr):
-    """Load the inputs of a step of transition_forward."""
-    c = first + tl.arange(0, BK)
-    inside = c < channels
-    a = tl.load(x + p[:, None] * x_stride + c[None, :], mask=live[:, None] & inside[None, :], other=0.0)
-    return a, tl.load(w + c[:, None] * outputs + o[None, :], mask=inside[:, None] & wanted[None, :], other=0.0)
+    _finish_conv(total, y, partial, seeds, layer, rate, p, live, y_stride, DROP, SLOT)
 
 
 @triton.jit(do_not_specialize=["layer"])
 def _transition_forward(
-    x, y, u, w, gamma, beta, mean, rstd, partial, seeds, layer, rate, pixels, x_stride, y_stride, channels, outputs,
+    x, y, passed, w, gamma, beta, mean, rstd, partial, seeds, layer, rate,
+    pixels, x_stride, y_stride, channels, outputs,
     DROP: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Compute u = dropout(relu(conv1x1(relu(norm(x))))) and y, the 2x2 average of u."""
+    """Compute u = dropout(relu(conv1x1(relu(norm(x))))), of which `passed` (u > 0) is kept, and y, its 2x2 average."""
     # The pixels of a 2x2 window are 8 and BM / 2 rows of the tile apart: the registers of one thread.
     m = tl.arange(0, BM)
     q = tl.program_id(0) * (BM // 4) + m // 16 % (BM // 32) * 8 + m % 8  # pixel of y
@@ -306,21 +299,24 @@ def _transition_forward(
     o = tl.program_id(1) * BN + tl.arange(0, BN)
     live = p < pixels
     wanted = o < outputs
+    k = tl.arange(0, BK)
+    in_x = tl.minimum(p, pixels - 1)[:, None] * x_stride + k[None, :]
+    in_w = k[:, None] * outputs + o[None, :]
     total = tl.zeros((BM, BN), tl.float32)
-    next_a, next_w = _transition_tile(x, w, 0, p, o, live, wanted, x_stride, channels, outputs, BK)
     for first in range(0, channels, BK):
-        a, weights = next_a, next_w
-        next_a, next_w = _transition_tile(x, w, first + BK, p, o, live, wanted, x_stride, channels, outputs, BK)
-        c = first + tl.arange(0, BK)
-        scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, c < channels)
+        c = first + k
+        inside = c < channels
+        scale, shift = _scale_and_shift(gamma, beta, mean, rstd, c, inside)
+        a = tl.load(x + first + in_x, mask=inside[None, :], other=0.0)
+        weights = tl.load(w + first * outputs + in_w, mask=inside[:, None] & wanted[None, :], other=0.0)
         a = tl.maximum(a.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(weights.dtype)
         total = tl.dot(a, weights, total, input_precision="ieee")
     new = tl.maximum(total, 0.0)
     place = p[:, None] * outputs + o[None, :]
     if DROP:
         new *= _dropout_factor(place, seeds, layer, rate)
-    new = new.to(u.dtype.element_ty)
-    tl.store(u + place, new, mask=live[:, None] & wanted[None, :])
+    new = new.to(y.dtype.element_ty)
+    tl.store(passed + place, (new > 0).to(tl.int8), mask=live[:, None] & wanted[None, :])
     windows = tl.reshape(new.to(tl.float32), (2, BM // 32, 2, 8, BN))
     result = tl.reshape(tl.sum(tl.sum(windows, 2), 0) * 0.25, (BM // 4, BN)).to(y.dtype.element_ty)
     q = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
@@ -443,7 +439,7 @@ def _running_statistics(
 
 @triton.jit
 def _gradient_tile(
-    dz, u, p, live, outputs, first,
+    dz, passed, p, live, outputs, first,
     CONV: tl.constexpr, SLOT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Load the output gradients that depend on p: 16 columns per tap of a convolution, or those of a transition."""
@@ -454,12 +450,11 @@ def _gradient_tile(
         start = ((line + 2 * (line // HEIGHT) + 1) * (WIDTH + 2) + p % WIDTH + 1) * SLOT
         place = start[:, None] + (o % SLOT - ((tap // 3 - 1) * (WIDTH + 2) + tap % 3 - 1) * SLOT)[None, :]
         z = tl.load(dz + place, mask=live[:, None], other=0.0)
-    else:  # u is 0 where ReLU or dropout are; four pixels share the gradient of their average
+    else:  # 0 where ReLU or dropout were; four pixels share the gradient of their average
         there = live[:, None] & (o < outputs)[None, :]
         pooled = line // 2 * (WIDTH // 2) + p % WIDTH // 2
         z = tl.load(dz + pooled[:, None] * outputs + o[None, :], mask=there, other=0.0)
-        passed = tl.load(u + p[:, None] * outputs + o[None, :], mask=there, other=0.0) > 0
-        z = tl.where(passed, z, 0.0)
+        z = tl.where(tl.load(passed + p[:, None] * outputs + o[None, :], mask=there, other=0) != 0, z, 0.0)
     return z
 
 
@@ -475,7 +470,7 @@ def _weight_tile(w, c, inside, channels, outputs, first, CONV: tl.constexpr, SLO
 
 @triton.jit
 def _backward_tile(
-    x, g, dz, u, tile, c, inside, pixels, x_stride, outputs,
+    x, g, dz, passed, tile, c, inside, pixels, x_stride, outputs,
     CONV: tl.constexpr, ADD: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr, SLOT: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
@@ -485,10 +480,10 @@ def _backward_tile(
     place = p[:, None] * x_stride + c[None, :]
     there = live[:, None] & inside[None, :]
     a = tl.load(x + place, mask=there, other=0.0)
-    z_most = _gradient_tile(dz, u, p, live, outputs, 0, CONV, SLOT, HEIGHT, WIDTH, MOST)
+    z_most = _gradient_tile(dz, passed, p, live, outputs, 0, CONV, SLOT, HEIGHT, WIDTH, MOST)
     z_rest = z_most
     if REST > 0:
-        z_rest = _gradient_tile(dz, u, p, live, outputs, MOST, CONV, SLOT, HEIGHT, WIDTH, REST)
+        z_rest = _gradient_tile(dz, passed, p, live, outputs, MOST, CONV, SLOT, HEIGHT, WIDTH, REST)
     before = a
     if ADD:
         before = tl.load(g + place, mask=there, other=0.0)
@@ -497,7 +492,7 @@ def _backward_tile(
 
 @triton.jit
 def _backward(
-    x, g, dz, u, w, gamma, beta, mean, rstd, dw, sums, pixels, x_stride, channels, outputs, padded,
+    x, g, dz, passed, w, gamma, beta, mean, rstd, dw, sums, pixels, x_stride, channels, outputs, padded,
     NORM: tl.constexpr, CONV: tl.constexpr, ADD: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr,
     SLOT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
@@ -520,13 +515,13 @@ def _backward(
     scaled = tl.zeros((CK,), tl.float32)  # sum of d * x
     tiles = tl.cdiv(pixels, BM)
     next_a, next_most, next_rest, next_g = _backward_tile(
-        x, g, dz, u, tl.program_id(0), c, inside, pixels, x_stride, outputs,
+        x, g, dz, passed, tl.program_id(0), c, inside, pixels, x_stride, outputs,
         CONV, ADD, MOST, REST, SLOT, HEIGHT, WIDTH, BM,
     )  # fmt: skip
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         a, z_most, z_rest, total = next_a, next_most, next_rest, next_g
         next_a, next_most, next_rest, next_g = _backward_tile(
-            x, g, dz, u, tl.minimum(tile + tl.num_programs(0), tiles - 1), c, inside, pixels, x_stride, outputs,
+            x, g, dz, passed, tl.minimum(tile + tl.num_programs(0), tiles - 1), c, inside, pixels, x_stride, outputs,
             CONV, ADD, MOST, REST, SLOT, HEIGHT, WIDTH, BM,
         )  # fmt: skip
         a = tl.trans(a)
@@ -831,7 +826,7 @@ class Pass:
 
     def __post_init__(self) -> None:
         self.buffers: list[Tensor] = []
-        self.unpooled: list[Tensor] = []  # u of every transition
+        self.passed: list[Tensor] = []  # of every transition: the outputs that ReLU and dropout passed
         self.gradients: Tensor | None = None  # of all real parameters, and after them of the classifier
         self.dz: Tensor  # gradient at the output of the next convolution in the backward pass
         self.mean, self.variance, self.rstd = self.wide.new_empty(3, sum(self.plan.widths))
@@ -899,12 +894,12 @@ class Pass:
     def _transition(self, block: int, unit: _Unit, to: int) -> None:
         pixels, _, width = self.size(block - 1)
         x, y = self.buffers[block - 1], self.buffers[block]
-        sizes = _transition_sizes()
+        sizes = _transition_sizes(pixels)
         grid = triton.cdiv(pixels, sizes["BM"]), triton.cdiv(unit.outputs, sizes["BN"])
         partial = self.new(grid[0], 2, unit.outputs, dtype=torch.float32)
-        self.unpooled.append(self.new(len(x), unit.outputs))
+        self.passed.append(self.new(len(x), unit.outputs, dtype=torch.int8))
         _transition_forward[grid](
-            x, y[:, to:], self.unpooled[-1], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
+            x, y[:, to:], self.passed[-1], self.half[unit.weight], *self.norm(unit), partial, *self.dropout(unit),
             pixels, x.stride(0), y.stride(0), unit.channels, unit.outputs,
             DROP=self.seeds is not None, WIDTH=width, **sizes,
         )  # fmt: skip
@@ -972,7 +967,7 @@ class Pass:
 
     def _pooled_gradient(self, block: int, at: int) -> Tensor:
         x = self.buffers[block]
-        pooled, outputs = len(x), self.unpooled[block - 1].shape[1]
+        pooled, outputs = len(x), self.passed[block - 1].shape[1]
         result = self.new(pooled, outputs)
         _pooled_gradient[(triton.cdiv(pooled, 64), outputs // SLOT)](
             x[:, at:], self.g[:, at:], *self._statistics_at(self.plan.starts[block] + at), result,
@@ -992,11 +987,11 @@ class Pass:
         chunks = triton.cdiv(unit.channels, sizes["CK"])
         columns = chunks * sizes["CK"]
         programs = min(triton.cdiv(pixels, sizes["BM"]), triton.cdiv(PROGRAMS * 4 // sizes["num_warps"], chunks))
-        u = dz if conv else self.unpooled[block]
         dw = self.new(programs, columns, most + rest, dtype=torch.float32)
         sums = self.new(programs, 2, columns, dtype=torch.float32)
         _backward[(programs, chunks)](
-            x, self.g[:, unit.first :], dz, u, self.half[unit.weight], *self.norm(unit), dw, sums,
+            x, self.g[:, unit.first :], dz, dz if conv else self.passed[block], self.half[unit.weight],
+            *self.norm(unit), dw, sums,
             pixels, SLOT if stem else x.stride(0), unit.channels, unit.outputs, columns,
             NORM=not stem, CONV=conv, ADD=add, MOST=most, REST=rest, SLOT=SLOT, HEIGHT=height, WIDTH=width, **sizes,
         )  # fmt: skip

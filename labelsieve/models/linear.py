@@ -5,7 +5,7 @@ standardised features. It is convex: the result depends on the data alone. Targe
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -17,6 +17,7 @@ MANY_PRODUCTS = 10**9  # multiplications per step from which several threads are
 NORM_EPS = nn.BatchNorm1d(1).eps
 MEMORY = 10  # earlier steps from which L-BFGS estimates the curvature
 CHUNK = 2**25  # logits computed at a time: 128 MB
+Targets = Tensor | Callable[[slice], Tensor]
 
 
 class LinearHead(nn.Module):
@@ -56,12 +57,13 @@ def standardise(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (features - mean) / scale, mean, scale
 
 
-def fit_heads(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor | None = None) -> Tensor:
+def fit_heads(x: Tensor, targets: Targets, used: Tensor, l2: float, start: Tensor | None = None) -> Tensor:
     """Fit S heads to the same samples, each to those that it uses.
 
     Args:
         x: (n, F) standardised features.
-        targets: (n, K) probabilities of the classes, or (n, S, K) if they differ between the heads.
+        targets: (n, K) probabilities of the classes, or (n, S, K) if they differ between the heads; or a function that
+            returns these of some rows, if all of them would need too much memory.
         used: (S, n) bool: samples that each head is fitted to.
         l2: strength of the regularisation.
         start: (S, F + 1, K) heads to start from.
@@ -69,16 +71,18 @@ def fit_heads(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor
     Returns:
         (S, F + 1, K) weights, and biases in the last row.
     """
-    heads = x.new_zeros(len(used), x.shape[1] + 1, targets.shape[-1]) if start is None else start.clone()
+    classes = _rows_of(targets, slice(0, 1)).shape[-1]
+    heads = x.new_zeros(len(used), x.shape[1] + 1, classes) if start is None else start.clone()
     share = (used / used.sum(1, keepdim=True)).T  # (n, S)
-    targets = targets if targets.dim() == 3 else targets.unsqueeze(1)
+    size = max(1, CHUNK // heads[:, 0].numel())
+    cuts = [slice(first, first + size) for first in range(0, len(x), size)]
     heads.requires_grad_(True)
     solver = torch.optim.LBFGS(
         [heads],
         max_iter=MAX_STEPS,
         history_size=MEMORY,
         line_search_fn="strong_wolfe",
-        tolerance_grad=TOLERANCE * _gradient_at_zero(x, targets, share),
+        tolerance_grad=TOLERANCE * _gradient_at_zero(x, targets, share, cuts),
         tolerance_change=0.0,
     )
 
@@ -86,10 +90,9 @@ def fit_heads(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor
         solver.zero_grad()
         total = l2 / 2 * heads[:, :-1].square().sum()
         total.backward()
-        for rows in torch.arange(len(x)).split(max(1, CHUNK // heads[:, 0].numel())):
-            cut = slice(int(rows[0]), int(rows[-1]) + 1)
+        for cut in cuts:
             log_probs = head_logits(x[cut], heads).log_softmax(-1)
-            part = -(share[cut, :, None] * targets[cut] * log_probs).sum()
+            part = -(share[cut, :, None] * _rows_of(targets, cut) * log_probs).sum()
             part.backward()
             total = total.detach() + part.detach()
         return total
@@ -99,10 +102,20 @@ def fit_heads(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor
     return heads.detach()
 
 
-def _gradient_at_zero(x: Tensor, targets: Tensor, share: Tensor) -> float:
+def _rows_of(targets: Targets, cut: slice) -> Tensor:
+    """Return the targets of some rows, (m, 1, K) or (m, S, K)."""
+    rows = targets[cut] if isinstance(targets, Tensor) else targets(cut)
+    return rows if rows.dim() == 3 else rows.unsqueeze(1)
+
+
+def _gradient_at_zero(x: Tensor, targets: Targets, share: Tensor, cuts: list[slice]) -> float:
     """Return the largest component of the gradient of heads that are zero, as a scale for the tolerance."""
-    error = share.unsqueeze(-1) * (targets - 1 / targets.shape[-1])  # (n, S, K)
-    return float((x.T @ error.flatten(1)).abs().max())
+    gradient = torch.zeros((), device=x.device)
+    for cut in cuts:
+        rows = _rows_of(targets, cut)
+        error = share[cut].unsqueeze(-1) * (rows - 1 / rows.shape[-1])  # (m, S, K)
+        gradient = gradient + x[cut].T @ error.flatten(1)
+    return float(gradient.abs().max())
 
 
 @contextmanager
@@ -125,4 +138,4 @@ def head_logits(x: Tensor, heads: Tensor) -> Tensor:
 
 def one_hot(labels: Tensor, num_classes: int) -> Tensor:
     """Return labels (n) as targets (n, K)."""
-    return nn.functional.one_hot(labels.long(), num_classes).float()
+    return torch.zeros(len(labels), num_classes, device=labels.device).scatter_(1, labels.long()[:, None], 1.0)

@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -37,6 +37,24 @@ def make_placeholder(make_one: Callable[[], nn.Module]) -> nn.Module:
     """Return a network whose initial weights do not matter, without affecting networks made in other threads."""
     with INIT_LOCK, torch.random.fork_rng(devices=[]):
         return make_one()
+
+
+def multiplications(network: nn.Module, shape: Sequence[int]) -> int:
+    """Return the number of multiplications of convolutions and linear layers in a forward pass of one sample."""
+    counts: list[int] = []
+
+    def count(layer: nn.Module, inputs: object, output: Tensor) -> None:
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        counts.append(output.numel() * weight[0].numel())
+
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    with torch.no_grad():
+        network.eval()(torch.zeros(1, *shape))
+    for hook in hooks:
+        hook.remove()
+    return sum(counts)
 
 
 def first_network_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -7,8 +7,9 @@
 - read: finished and unfinished runs, without torch
 - find: finished runs by specification; descriptions of unfinished ones
 - tables: comparisons of finished runs as text, Markdown, LaTeX and CSV
+- track: TensorBoard, Weights & Biases and MLflow, fed from the record
 - team: the processes that torchrun started for one command
 - execute: prepare and run an experiment
 """
 
-__all__ = ["data", "execute", "find", "folder", "read", "record", "spec", "tables", "team"]
+__all__ = ["data", "execute", "find", "folder", "read", "record", "spec", "tables", "team", "track"]

@@ -6,10 +6,11 @@ is decoded.
 """
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from labelsieve.data.images import Unusable
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, weights_with_head
 from labelsieve.features.judge import choose_strength, fit_head
+from labelsieve.files import usable_cores
 from labelsieve.methods import Problem, make
 from labelsieve.models import default_model, make_model
 from labelsieve.models.linear import LinearHead
@@ -37,6 +39,7 @@ from labelsieve.models.networks import (
     make_networks,
     make_placeholder,
     move_to_device,
+    multiplications,
 )
 from labelsieve.predict import load
 from labelsieve.runs.data import Places, Shelf, encoder_of, gather, source_fingerprint_of
@@ -54,6 +57,7 @@ from labelsieve.train.evaluate import predict_batches, sample_predictions, sampl
 from labelsieve.train.loop import ChosenEpoch, MakeNetworks, StopFlag, Watcher, has_batch_norm
 
 LINEAR = "linear"  # the network that is fitted by logistic regression
+SMALL_STEP = 10**8  # multiplications in a forward pass of one batch, up to which threads would mostly wait
 MATRIX_IN_RECORD = 20  # classes; larger noise matrices are only in tables.safetensors
 
 
@@ -87,11 +91,7 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     if decided is not None:
         for part in method.selections:
             part.trust(decided[places.train])
-    window = window_size(experiment.augment)
-    shape = (train.shape[0], window, window) if window else train.shape
-    if experiment.augment and len(shape) == 1:
-        raise InputError("--augment applies to images, but the data is a table of numbers; remove --augment")
-    model = default_model(shape, device) if experiment.model == "auto" else experiment.model
+    model, shape = _model_and_shape(experiment, train)
     if targets is not None and model != LINEAR:
         raise InputError(f"{experiment.corrected} holds class probabilities, which only the model linear learns")
     return Prepared(
@@ -113,6 +113,39 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     )
 
 
+def _model_and_shape(experiment: Experiment, train: Trainable) -> tuple[str, tuple[int, ...]]:
+    """Return the name of the network, and the shape of one sample as it receives it."""
+    window = window_size(experiment.augment)
+    if experiment.augment and len(train.shape) == 1:
+        raise InputError("--augment applies to images, but the data is a table of numbers; remove --augment")
+    shape = (train.shape[0], window, window) if window else train.shape
+    model = default_model(shape, torch.device(experiment.device)) if experiment.model == "auto" else experiment.model
+    return model, shape
+
+
+def all_threads() -> int:
+    """Return the number of cores, divided by the number of processes that torchrun started on this machine."""
+    together = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    return max(1, usable_cores() // together)
+
+
+def suited_threads(experiment: Experiment, shelf: Shelf) -> int:
+    """Return the number of CPU threads for a training: one if its steps are small, else all cores (decision 45).
+
+    It depends on the network and the batch alone, not on what else the machine does, because sums that are split
+    among threads differ in their last bits.
+    """
+    if is_linear_head(experiment) or experiment.device != "cpu":
+        return all_threads()
+    gathered = gather(replace(experiment, valid=0.0), shelf)
+    train = gathered.train
+    model, shape = _model_and_shape(experiment, train)
+    network = make_placeholder(partial(make_model, model, shape, train.num_classes))
+    _refuse_unsuitable_data(network, shape, train, gathered.test, model)
+    work = min(experiment.batch, len(train)) * multiplications(network, shape)
+    return 1 if work < SMALL_STEP else all_threads()
+
+
 def method_of(experiment: Experiment, train: Trainable) -> Method:
     """Create the method of an experiment for a training set; refuse unknown methods and unsupported settings."""
     problem = Problem(train.num_classes, experiment.noise_rate, experiment.warmup, len(train), experiment.seed)
@@ -132,7 +165,7 @@ def rounds_of(experiment: Experiment) -> int:
     """Return how often the networks of an experiment are trained from scratch; 1 if the method cannot be created."""
     problem = Problem(2, 0.0, experiment.warmup, num_samples=1)
     try:
-        return make(experiment.method, problem, experiment.criterion, **dict(experiment.options)).rounds
+        return make(experiment.method, problem, experiment.criterion, **dict(experiment.options)).num_rounds
     except InputError:
         return 1
 
@@ -279,7 +312,7 @@ def run(
             folder.require_scores(experiment.scores, experiment.epochs)
             return False
         newest = folder.checkpoints.newest()
-        if newest is not None and newest[1].get("round") == prepared.method.rounds - 1 and experiment.scores:
+        if newest is not None and newest[1].get("round") == prepared.method.num_rounds - 1 and experiment.scores:
             folder.require_scores(experiment.scores, int(newest[1]["epochs_done"]))
         if newest is None:
             folder.record.truncate(0)
@@ -374,6 +407,7 @@ def _fit_linear(experiment: Experiment, prepared: Prepared, record: Record) -> R
         "train_loss": -(targets * probs.clamp(min=1e-12).log()).sum(1).mean().item(),
         "precision": None if train.clean is None else (targets.argmax(1) == train.clean).double().mean().item(),
         "kept": [1.0] * train.num_classes,
+        "kept_share": 1.0,
     }
     for name, data in (("test_error", prepared.test), ("valid_error", prepared.valid)):
         if data is not None:

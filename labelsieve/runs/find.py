@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from labelsieve.catalogue import methods, options_of
 from labelsieve.errors import InputError
 from labelsieve.runs.read import STAGE_FOLDERS, check_folder, finished_runs, in_use, plain_command, read_spec
 from labelsieve.runs.record import read_head, read_rows
@@ -31,9 +32,7 @@ def identity(spec: Mapping[str, Any]) -> Identity:
 
 def _changed_options(method: str, options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return the options that differ from the defaults of the method."""
-    from labelsieve.methods import METHODS, options_of  # imports torch, which reports do without
-
-    defaults = options_of(method) if method in METHODS else {}
+    defaults = options_of(method) if method in methods() else {}
     return tuple(sorted((name, v) for name, v in options.items() if name not in defaults or defaults[name] != v))
 
 

@@ -15,6 +15,7 @@ HEAD_TYPES = {"data": str, "source": str, "command": str, "versions": dict}  # o
 ROW_TYPES: dict[str, tuple[type, ...]] = {  # of the lines of a record
     **dict.fromkeys(("epoch", "round", "samples", "classes", "parameters", "chosen_epoch"), (int,)),
     **dict.fromkeys(("train_loss", "lr", "test_error", "valid_error", "seconds", "strength"), (int, float)),
+    "kept_share": (int, float),
     **dict.fromkeys(("event", "model", "device"), (str,)),
     **dict.fromkeys(("noise", "chosen", "networks", "versions"), (dict,)),
     "precision": (int, float, type(None)),

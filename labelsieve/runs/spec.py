@@ -11,8 +11,9 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from inspect import formatannotation
-from typing import Any
+from typing import Any, NamedTuple
 
+from labelsieve import catalogue
 from labelsieve.errors import InputError
 
 # Settings for a dataset. The defaults of Experiment are the settings of the paper's benchmark.
@@ -211,3 +212,39 @@ def parse_options(texts: Iterable[str]) -> tuple[tuple[str, Any], ...]:
         except ValueError:
             found[name] = value
     return tuple(sorted(found.items()))
+
+
+class MethodChoice(NamedTuple):
+    """A method with the criterion and options to compare."""
+
+    method: str
+    criterion: str | None
+    options: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        """Return the name in tables: co-teaching (all), mentornet-prop (lam 0.5)."""
+        chosen = [*filter(None, [self.criterion]), *(f"{name} {value}" for name, value in self.options)]
+        return f"{self.method} ({', '.join(chosen)})" if chosen else self.method
+
+
+def parse_methods(methods: str) -> list[str]:
+    """Split methods separated by commas, each once, and refuse unknown ones; "all" stands for all methods."""
+    if methods == "all":
+        return [*catalogue.methods(), "co-teaching:all"]
+    every = list(dict.fromkeys(name for words in methods.split(",") if (name := words.strip())))
+    if not every:
+        raise InputError("--methods is empty; write for example default,mentornet-prop, or all")
+    for words in every:
+        parse_method(words)
+    return every
+
+
+def parse_method(words: str) -> MethodChoice:
+    """Parse a method with a criterion and options: co-teaching:all, mentornet-prop:lam=0.5."""
+    method, *rest = words.split(":")
+    criteria = [word for word in rest if "=" not in word]
+    if len(criteria) > 1:
+        raise InputError(f"{words} has two criteria, {criteria[0]} and {criteria[1]}; remove one")
+    criterion, options = criteria[0] if criteria else None, parse_options(word for word in rest if "=" in word)
+    catalogue.refuse_unknown(method, criterion, dict(options))
+    return MethodChoice(method, criterion, options)

@@ -3,8 +3,8 @@
 - sweep: run experiments that are not finished, several at a time.
 - watch: the sweep with its progress on the terminal.
 - gpu: several experiments at a time on one GPU.
-- ray: experiments on many machines.
+- ray, address: experiments on many machines; the address of a cluster, and whether one answers there.
 - compare: `labelsieve compare` and `labelsieve demo`.
 """
 
-__all__ = ["compare", "gpu", "ray", "sweep", "watch"]
+__all__ = ["address", "compare", "gpu", "ray", "sweep", "watch"]

@@ -4,20 +4,27 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from labelsieve import catalogue
 from labelsieve.data import Trainable
 from labelsieve.errors import InputError, LabelsieveError, nearest
 from labelsieve.files import refuse_no_folder, write_atomically
-from labelsieve.methods import METHODS
 from labelsieve.models import default_model
 from labelsieve.noise import transition
 from labelsieve.runs.data import Shelf, reading_of
 from labelsieve.runs.execute import method_of
-from labelsieve.runs.read import Array, Run, read_run
-from labelsieve.runs.spec import OPEN_SETTINGS, Experiment, experiment_for, parse_options, suited_to_network
+from labelsieve.runs.read import Array, Run, neglected_classes, read_run
+from labelsieve.runs.spec import (
+    OPEN_SETTINGS,
+    Experiment,
+    MethodChoice,
+    experiment_for,
+    parse_method,
+    suited_to_network,
+)
 from labelsieve.runs.tables import (
     Block,
     Document,
@@ -31,6 +38,7 @@ from labelsieve.runs.tables import (
 from labelsieve.runtime import usable_device
 from labelsieve.sweep.sweep import folder_of
 from labelsieve.sweep.watch import run_all
+from labelsieve.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,19 +47,6 @@ if TYPE_CHECKING:
 COLOURS = ("#4c566a", "#d08770", "#2a7f9e", "#a3be8c", "#b48ead", "#ebcb8b")
 MOST_CURVES = 6  # in one picture
 TITLES = {"fashion": "Fashion-MNIST"}
-
-
-class MethodChoice(NamedTuple):
-    """A method with the criterion and options to compare."""
-
-    method: str
-    criterion: str | None
-    options: tuple[tuple[str, Any], ...]
-
-    def __str__(self) -> str:
-        """Return the name in tables: co-teaching (all), mentornet-prop (lam 0.5)."""
-        chosen = [*filter(None, [self.criterion]), *(f"{name} {value}" for name, value in self.options)]
-        return f"{self.method} ({', '.join(chosen)})" if chosen else self.method
 
 
 def compare(
@@ -84,8 +79,6 @@ def compare(
         save: File for the table; None for standard output.
         settings: Further fields of the experiments.
     """
-    if not seeds:
-        raise InputError("seeds must be at least 1")
     check_output(form, save)
     refuse_no_folder(out)
     choices = list(dict.fromkeys(map(parse_method, methods)))
@@ -109,28 +102,11 @@ def compare(
         write_atomically(
             out / "table.md", render(_table_document(groups, title, base, "markdown"), "markdown").encode()
         )
+        for line in _given_up(groups):
+            print(line, file=messages)
         _write_picture(groups, list(train.classes), title, out / f"{noise or 'given'}-{rate:g}.png", messages)
     if failed:
         raise LabelsieveError(f"{len(failed)} of {len(runs)} runs failed; the reasons are printed above")
-
-
-def parse_methods(methods: str) -> list[str]:
-    """Split methods separated by commas, each once; "all" stands for all methods."""
-    if methods == "all":
-        return [*METHODS, "co-teaching:all"]
-    every = list(dict.fromkeys(name for words in methods.split(",") if (name := words.strip())))
-    if not every:
-        raise InputError("--methods is empty; write for example default,mentornet-prop, or all")
-    return every
-
-
-def parse_method(words: str) -> MethodChoice:
-    """Parse a method with a criterion and options: co-teaching:all, mentornet-prop:lam=0.5."""
-    method, *rest = words.split(":")
-    criteria = [word for word in rest if "=" not in word]
-    if len(criteria) > 1:
-        raise InputError(f"{words} has two criteria, {criteria[0]} and {criteria[1]}; remove one")
-    return MethodChoice(method, criteria[0] if criteria else None, parse_options(word for word in rest if "=" in word))
 
 
 def _find_choice(choices: list[MethodChoice], against: str) -> str:
@@ -170,6 +146,22 @@ def _table_document(groups: dict[str, list[Run]], title: str, against: str | Non
     if form == "csv":
         return Document("", [Block("", run_by_run(groups, against or next(iter(groups))))], ())
     return Document(title, [Block("", comparison(groups))], paired_differences(groups, against=against))
+
+
+def _given_up(groups: dict[str, list[Run]]) -> list[str]:
+    """Say of which runs the selection gave up a class, which costs accuracy, and what prevents it (decision 32)."""
+    lines = []
+    for name, runs in groups.items():
+        for run in runs:
+            if neglected := neglected_classes(run):
+                last = run.epochs[-1].get("test_error")
+                error = "" if last is None else f", test error {last:.1f}%"
+                options = catalogue.options_of(run.method) if run.method in catalogue.methods() else {}
+                can_align = "align" in options and not dict(run.spec["options"]).get("align")
+                advice = f"; {run.method}:align=true prevents this" if can_align else ""
+                kept = printable(", ".join(neglected))
+                lines.append(f"{name}, seed {run.spec['seed']}: few samples of {kept} were kept{error}{advice}")
+    return lines
 
 
 def _describe_seeds(seeds: range) -> str:

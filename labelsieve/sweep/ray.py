@@ -19,6 +19,7 @@ from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.runs.execute import run, versions
 from labelsieve.runs.folder import RunFolder
 from labelsieve.runs.spec import Experiment
+from labelsieve.sweep.address import address_of, refuse_unreachable
 from labelsieve.sweep.gpu import OUT_OF_MEMORY
 from labelsieve.sweep.sweep import POLL, Failures
 from labelsieve.train.loop import StopFlag
@@ -83,6 +84,7 @@ def run_tasks(
         raise InputError("several machines need Ray; run pip install 'labelsieve[ray]'")
     if not arguments:
         return {}
+    refuse_unreachable(on)
     with _cluster(address) as ray, StopFlag() as stop, _explained_import_errors():
         machines = _machines_of(ray)
         say(described := _describe(machines))
@@ -107,14 +109,6 @@ def run_tasks(
         finally:
             _cancel(ray, list(tasks))
     return failed
-
-
-def address_of(on: str) -> str | None:
-    """Return the address for ray.init; None for the cluster of this machine, or a new one here."""
-    kind, _, address = on.partition(":")
-    if kind != "ray" or on == "ray:" or address == "//":
-        raise InputError(f"unknown --on {on!r}; use here, ray, ray:ADDRESS or ray://HOST:PORT")
-    return on if address.startswith("//") else address or None
 
 
 def resources(experiment: Experiment, at_once: int | None) -> dict[str, float]:

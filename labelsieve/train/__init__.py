@@ -13,7 +13,18 @@
 """
 
 from labelsieve.train.checkpoint import Checkpoints, Record
-from labelsieve.train.loop import ChosenEpoch, Result, StopFlag, Watcher, fit
+from labelsieve.train.loop import ChosenEpoch, Result, StopFlag, Watcher, Watchers, fit
 from labelsieve.train.settings import Samples, Training
 
-__all__ = ["Checkpoints", "ChosenEpoch", "Record", "Result", "Samples", "StopFlag", "Training", "Watcher", "fit"]
+__all__ = [
+    "Checkpoints",
+    "ChosenEpoch",
+    "Record",
+    "Result",
+    "Samples",
+    "StopFlag",
+    "Training",
+    "Watcher",
+    "Watchers",
+    "fit",
+]

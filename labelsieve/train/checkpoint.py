@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from labelsieve.errors import warn_of_damage
 from labelsieve.files import digest_of, disk_error, parse_json, write_atomically
 
 KEEP = 2  # checkpoints; the older one is used if the newer one is damaged
@@ -47,7 +47,7 @@ class Checkpoints:
             try:
                 return self._read(number)
             except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
-                warnings.warn(f"{self._tensors(number)} is damaged; using the checkpoint before it", stacklevel=2)
+                warn_of_damage(f"{self._tensors(number)} is damaged; using the checkpoint before it")
         return None
 
     def _read(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -19,6 +19,7 @@ class EpochStats:
     loss: list[float]
     precision: list[float | None]  # share of clean labels among the kept samples; None if unknown or nothing is kept
     kept: list[list[float]]  # share of kept samples, per class of the observed label
+    kept_share: list[float]  # share of kept samples
     first_bad_step: int | None  # first step that was not finite
 
 
@@ -66,6 +67,7 @@ class Meters:
             loss=(loss / steps).tolist(),
             precision=precision,
             kept=(kept / seen.clamp(min=1)).tolist(),
+            kept_share=(kept.sum(1) / seen.sum()).tolist(),
             first_bad_step=None if bad >= NEVER else int(bad),
         )
 

@@ -43,6 +43,21 @@ class Watcher(Protocol):
         """Called after each epoch with its line of the record."""
 
 
+class Watchers:
+    """Several watchers as one."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self.watchers = watchers
+
+    def step(self, done: int, total: int) -> None:
+        for watcher in self.watchers:
+            watcher.step(done, total)
+
+    def epoch(self, row: Row) -> None:
+        for watcher in self.watchers:
+            watcher.epoch(row)
+
+
 class StopFlag:
     """Context in which SIGINT and SIGTERM set a flag instead of raising; a second SIGINT raises KeyboardInterrupt."""
 
@@ -130,7 +145,7 @@ def fit(
             make_networks, method, train, test, valid, training, record, checkpoints, watcher, at_epoch_end, processes
         )
         run.resume()
-        while run.round < method.rounds:
+        while run.round < method.num_rounds:
             while run.epochs_done < training.epochs:
                 run.train_epoch(flag)
             run.end_round()
@@ -182,7 +197,7 @@ class _TrainingRun:
         """End the round and start the next one with new networks, unless it was the last."""
         self.method.end_round(self._predict)
         self.round += 1
-        if self.round < self.method.rounds:
+        if self.round < self.method.num_rounds:
             self.epochs_done = 0
             self.chosen = ChosenEpoch()
             self._start_round()
@@ -203,7 +218,7 @@ class _TrainingRun:
     def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Take over the state of a checkpoint."""
         self.round, self.epochs_done, self.rows = facts["round"], facts["epochs_done"], facts["rows"]
-        known = self.round < self.method.rounds and self.epochs_done <= self.training.epochs
+        known = self.round < self.method.num_rounds and self.epochs_done <= self.training.epochs
         if not known or len(self.rows) != self.round * self.training.epochs + self.epochs_done:
             raise ValueError("the checkpoint is of another training")
         if self.record and "record" in facts:
@@ -260,7 +275,7 @@ class _TrainingRun:
         order = self._order(epoch)
         steps = -(-len(order) // self.training.batch)
         steps_before = steps * (self.round * self.training.epochs + epoch)
-        total = steps * self.method.rounds * self.training.epochs
+        total = steps * self.method.num_rounds * self.training.epochs
         for done, step in enumerate(self.steps.epoch(order, self.training.batch), 1):
             stop.check(f"in epoch {epoch + 1} ({epoch} completed)")
             step()
@@ -300,11 +315,12 @@ class _TrainingRun:
     def _row(self, epoch: int, stats: EpochStats, started: float) -> Row:
         """Return the line of the record for an epoch."""
         row: Row = {"event": "epoch", "epoch": epoch + 1, "lr": self._lr(epoch)}
-        if self.method.rounds > 1:
+        if self.method.num_rounds > 1:
             row["round"] = self.round + 1
         measured: dict[str, list[Any]] = {"train_loss": stats.loss, "precision": stats.precision}
         measured |= {name: rates.measure() for name, rates in self.error_rates.items()}
         measured["kept"] = [[round(share, 4) for share in shares] for shares in stats.kept]
+        measured["kept_share"] = [round(share, 4) for share in stats.kept_share]
         for name, values in measured.items():
             row[name] = values[0]
         if self.method.networks > 1:

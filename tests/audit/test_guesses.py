@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.audit import estimate_noise, find_label_issues, guesses, label_quality
-from labelsieve.audit.guesses import guesses_from_probs, with_decided
+from labelsieve.audit.guesses import descending, guesses_from_probs, with_decided
+from labelsieve.audit.quality import CRITERIA
 from labelsieve.errors import InputError
 from labelsieve.noise import pair
 from tests.audit.simulated import true_class_predictions
@@ -93,3 +94,41 @@ def test_decided_labels_are_certain(classes, seed):
     assert all(len(set(row)) == len(row) and max(row) < classes for row in sure.likeliest.tolist())
     for name in ("confidence", "likeliest", "likelihood"):
         assert (getattr(sure, name)[~decided] == getattr(guesses, name)[~decided]).all()
+
+
+@given(st.integers(1, 7), st.integers(1, 40), st.integers(0, 10**6))
+def test_descending_is_a_stable_sort(kept, samples, seed):
+    random = np.random.default_rng(seed)
+    classes = np.stack([random.permutation(kept + 3)[:kept] for _ in range(samples)], 1)
+    likelihood = random.choice([0.0, 0.1, 0.25, 0.25, 1.0], (kept, samples)).astype(np.float32)
+    order = np.argsort(-likelihood, axis=0, kind="stable")
+    found = descending(classes, likelihood)
+    np.testing.assert_array_equal(found[0], np.take_along_axis(classes, order, 0))
+    np.testing.assert_array_equal(found[1], np.take_along_axis(likelihood, order, 0))
+
+
+@pytest.mark.parametrize("classes", [3, 7, 60])
+def test_most_likely_classes_match_a_sort(classes):
+    random = np.random.default_rng(classes)
+    probs = random.dirichlet(np.full(classes, 0.5), 300).astype(np.float32)
+    labels = random.integers(0, classes, 300)
+    found = guesses_from_probs(labels, probs)
+    order = np.argsort(-probs, axis=1)[:, :5]
+    np.testing.assert_array_equal(found.likeliest, order)
+    np.testing.assert_array_equal(found.likelihood, np.take_along_axis(probs, order, 1))
+    np.testing.assert_array_equal(found.confidence, probs[np.arange(300), labels])
+
+
+def test_threads_do_not_change_results_and_the_first_error_counts(monkeypatch):
+    random = np.random.default_rng(0)
+    labels, probs = random.integers(0, 7, 30_000), random.dirichlet(np.full(7, 0.3), 30_000)
+    results = []
+    for cores in (1, 3):
+        monkeypatch.setattr("labelsieve.audit.guesses.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("labelsieve.audit.guesses.CHUNK", 7 * 4000)
+        results.append([label_quality(labels, probs, criterion=each) for each in CRITERIA])
+        bad = probs.copy()
+        bad[[9000, 25_000]] = np.nan
+        with pytest.raises(InputError, match="row 9000 of pred_probs has a value that is not finite"):
+            label_quality(labels, bad)
+    np.testing.assert_array_equal(*results)

@@ -96,10 +96,10 @@ def test_shrunk_counts_are_shares_and_keep_the_diagonal(classes, seed):
 def test_deconvolve_recovers_a_mixture():
     # class 0 becomes 1, 1 becomes 2, 2 becomes 0
     given_true = np.array([[0.6, 0.0, 0.4], [0.4, 0.6, 0.0], [0.0, 0.4, 0.6]])
-    true = deconvolve(given_true.T.copy(), np.broadcast_to(given_true, (3, 3, 3)))
+    true = deconvolve(given_true, np.repeat(given_true[:, :, None], 3, axis=2))
     assert (true.diagonal() > 0.97).all()
-    even = np.array([[0.5, 0.5, 0.0]])  # labels 0 and 1 equally likely: class 0, as class 1 would give label 2
-    assert deconvolve(even, given_true[None])[0].argmax() == 0
+    even = np.array([[0.5], [0.5], [0.0]])  # labels 0 and 1 equally likely: class 0, as class 1 would give label 2
+    assert deconvolve(even, given_true[:, :, None])[:, 0].argmax() == 0
 
 
 @given(st.integers(0, 10**6))
@@ -214,3 +214,27 @@ def test_calibration_of_true_classes_undoes_a_temperature():
     flat /= flat.sum(1, keepdims=True)  # temperature 2
     found = calibrate(guesses_from_probs(labels, flat), np.eye(4))
     np.testing.assert_allclose(found.likelihood[:, 0], true_probs.max(1), atol=0.05)
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
+def test_racing_finds_the_best_of_all_temperatures(temperature, monkeypatch):
+    labels, probs, _ = label_predictions(lambda k: mixed(k, 0.3), temperature=temperature, count=9000)
+    guesses, label_given = guesses_from_probs(labels, probs), mixed(10, 0.3).numpy().T
+    raced = best_temperature(guesses, label_given)
+    monkeypatch.setattr(posterior_module, "RACING_ERRORS", 1e9)
+    assert raced == best_temperature(guesses, label_given)
+
+
+def test_mean_error_of_many_samples_matches_bisection():
+    quality = np.random.default_rng(0).beta(2, 0.3, 50_000).clip(1e-6, 1 - 1e-6)
+    odds = np.log(quality) - np.log1p(-quality)
+    low, high = -80.0, 80.0
+    for _ in range(100):
+        shift = (low + high) / 2
+        low, high = (shift, high) if np.mean(1 / (1 + np.exp(odds + shift))) > 0.07 else (low, shift)
+    np.testing.assert_allclose(with_mean_error(quality, 0.07), 1 / (1 + np.exp(-odds - low)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_mean_error_may_be_none_or_all(rate):
+    assert abs(1 - with_mean_error(np.array([0.2, 0.9, 0.5]), rate) - rate).max() < 1e-12

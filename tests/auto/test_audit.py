@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 
 from labelsieve.auto.audit import given_rate, selects
+from labelsieve.catalogue import ORDER
 from labelsieve.cli import execute
 from labelsieve.data.labels import read_label_file
-from labelsieve.methods import METHODS, ORDER
+from labelsieve.methods import METHODS
 from labelsieve.noise import corrupt, pair
 from labelsieve.runs.read import read_run
 

@@ -120,7 +120,7 @@ def test_texts_and_next_steps_are_printed(folder, capsys):
     assert execute(AUDIT) == 0
     out = capsys.readouterr().out
     assert "labelsieve report found\n" in out and "labelsieve review found\n" in out
-    shown = [line for line in out.splitlines() if line.startswith("          =text ")]
+    shown = [line for line in out.splitlines() if line.startswith("     =text ")]
     assert len(shown) == 10 and all(line.endswith("…") and len(line) <= 110 for line in shown)
     with (folder / "found" / "labels.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -8,7 +8,8 @@ from labelsieve.review.decisions import decisions_path
 from labelsieve.runs.data import Shelf
 from labelsieve.train.checkpoint import Checkpoints
 from tests.conftest import held_after_epoch
-from tests.fuzz.seeds import copy_of, expected, outcome, quietly, training
+from tests.fuzz.confined import quietly
+from tests.fuzz.seeds import copy_of, expected, outcome, training
 
 
 def flip(file):

@@ -4,7 +4,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-QUICK = ["--epochs", "2", "--warmup", "1", "--batch", "32", "--noise-rate", "0.2", "--device", "cpu", "--threads", "1"]
+QUICK = [
+    "--epochs",
+    "2",
+    "--warmup",
+    "1",
+    "--batch",
+    "32",
+    "--noise-rate",
+    "0.2",
+    "--device",
+    "cpu",
+    "--threads",
+    "1",
+    "--no-report",
+]
 SMALL = ["--model", "small", *QUICK]
 
 

@@ -19,15 +19,6 @@ def test_methods_are_listed_with_their_options(capsys):
     assert all(name in shown for name in METHODS) and "lam=1.0" in shown and "update=stack" in shown
 
 
-def test_method_without_a_page_is_described_by_its_docstring(monkeypatch, capsys):
-    def quota(p, criterion=None, *, part=0.5):
-        """Keeps a quota."""
-
-    monkeypatch.setitem(METHODS, "quota", quota)
-    assert execute(["methods", "quota"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["quota           Keeps a quota.", f"{'':16}options: part=0.5"]
-
-
 def test_page_of_a_method_is_shown(capsys):
     assert execute(["methods", "selfie"]) == 0
     assert capsys.readouterr().out.startswith("# selfie\n")

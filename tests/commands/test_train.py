@@ -9,9 +9,11 @@ import torch
 
 import labelsieve
 from labelsieve import METHODS
+from labelsieve.auto.train import make_request, with_threads
 from labelsieve.cli import execute
 from labelsieve.data import ReadOptions, load_data
 from labelsieve.data.published import read_clothing1m
+from labelsieve.runs.data import Shelf
 from labelsieve.runs.execute import run as execute_run
 from labelsieve.runs.read import read_run, read_samples
 from labelsieve.runs.spec import Experiment
@@ -33,11 +35,51 @@ def test_settings_are_printed_first_and_the_next_command_last(tmp_path, capsys):
     for number, options in enumerate((["--method", "default"], ["--noise-rate", "0.1"])):
         out = tmp_path / f"my run {number}"
         assert train(data, *SMALL[:8], *options, "--threads", "1", "--out", out) == 0
-        first, *_, last = capsys.readouterr().out.splitlines()
+        first, *_, report, last = capsys.readouterr().out.splitlines()
         assert first == f"data:    {data}: 150 samples of 4 classes, 40 test samples"
-        assert last == f"audit the labels and write a report: labelsieve report '{out}'"
+        assert report == f"report: {out / 'report.html'}"
+        assert last == f"review the suspect labels: labelsieve review '{out}'"
+        with (out / "audit" / "labels.csv").open(newline="") as file:
+            assert len(list(csv.DictReader(file))) == 150
+        assert (out / "report.html").exists()
+
+
+def test_audit_and_report_can_be_left_out(tmp_path, capsys):
+    data, out = save_blobs(tmp_path / "data.npz", 150), tmp_path / "my run"
+    assert train(data, *SMALL, "--out", out) == 0  # with --no-report
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"audit the labels and write a report: labelsieve report '{out}'"
+    assert not (out / "audit").exists() and not (out / "report.html").exists()
     assert execute(shlex.split(last.partition(": ")[2])[1:]) == 0
     assert (out / "audit" / "labels.csv").exists() and (out / "report.html").exists()
+
+
+# Threads
+
+
+def test_small_networks_get_one_thread_and_large_ones_all_cores(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("labelsieve.runs.execute.usable_cores", lambda: 3)
+    data, brief = save_blobs(tmp_path / "data.npz", 150), ["--noise-rate", "0.2", "--device", "cpu", "--no-report"]
+    for model, threads in (("small", 1), ("compact", 1), ("densenet-25-12", 3)):
+        command = [data, "--model", model, *QUICK[:6], *brief, "--out", tmp_path / model]
+        assert train(*command) == 0
+        assert read_run(tmp_path / model).spec["threads"] == threads
+        assert train(*command) == 0 and "already trained" in capsys.readouterr().out
+    assert train(data, "--model", "small", *QUICK[:6], *brief, "--threads", "2", "--out", tmp_path / "two") == 0
+    assert read_run(tmp_path / "two").spec["threads"] == 2
+
+
+def test_all_stages_of_a_network_have_its_threads(tmp_path, monkeypatch):
+    """On a table, the perceptron gets one thread; linear heads get all cores, and use them if they are large."""
+    random = np.random.default_rng(0)
+    labels = random.integers(3, size=300)
+    np.savez(tmp_path / "t.npz", features=random.normal(size=(300, 4)) + 2 * np.eye(4)[labels], labels=labels)
+    monkeypatch.setattr("labelsieve.runs.execute.usable_cores", lambda: 3)
+    experiment, shelf = Experiment(data=str(tmp_path / "t.npz"), model="auto", epochs=4, warmup=1), Shelf()
+    request = make_request(experiment, [], noise_is_unknown=True, method=None, final=True, shelf=shelf)
+    linear, perceptron = with_threads(request, shelf).candidates
+    assert linear.training.threads == 3 and perceptron.training.threads == 1
+    assert {judge.threads for judge in perceptron.judges} == {1} and len(perceptron.judges) >= 5
 
 
 def test_description_of_a_training(tmp_path, capsys):

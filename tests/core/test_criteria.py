@@ -204,7 +204,7 @@ def test_repredict_without_predictions_is_an_error():
     criterion = CriteriaPL(4, update="repredict")
     criterion.start_epoch(0)
     criterion.end_epoch(None)
-    with pytest.raises(ValueError, match="end_epoch"):
+    with pytest.raises(ValueError, match=r"predict= to loss_fn\.epochs"):
         criterion.start_epoch(1)
 
 

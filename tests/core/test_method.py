@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labelsieve import METHODS, Problem, make
+from labelsieve.methods import METHODS, Problem, make
 
 
 def batch(seed=0, size=20, classes=5, scale=2.0):

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import labelsieve
-from labelsieve import METHODS, Problem, make
+from labelsieve.catalogue import ORDER
 from labelsieve.core.method import constant_lr
-from labelsieve.methods import ORDER
+from labelsieve.methods import METHODS, Problem, make
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_loop.md").read_text(encoding="utf-8")
 CENTRES = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)) * 3
@@ -42,7 +42,7 @@ def test_every_method_learns_in_the_loop_of_the_page(name):
     x, y, true = blobs()
     network, method = loop_of_the_page()(name, x, y, lambda: nn.Linear(8, 3), 0.3, epochs=6, warmup=3, lr=0.05)
     right = (network(x).argmax(-1) == true).float().mean()
-    assert right > (0.3 if name == "vat" else 0.6)  # the radius of vat is for images; chance is 0.33
+    assert right > (0.3 if name == "vat" else 0.5)  # the radius of vat is for images; chance is 0.33
     assert method.epoch == -1
 
 
@@ -51,7 +51,7 @@ def test_table_of_the_page_has_the_needs_of_each_method():
     assert set(ORDER) <= set(rows)  # other methods may describe their needs on their own page only
     for name in set(METHODS).intersection(rows):
         method = make(name, Problem(3, 0.3, num_samples=4))
-        networks, rounds = (str(count) * (count > 1) for count in (method.networks, method.rounds))
+        networks, rounds = (str(count) * (count > 1) for count in (method.networks, method.num_rounds))
         needs = [
             method.needs_index,
             networks,
@@ -199,7 +199,7 @@ def test_parameters_without_an_optimizer_cause_a_warning():
 
     without_groups = started("sop")
     assert warnings_of(lambda: epochs(without_groups, [])) == [
-        "no optimizer updates the method's own parameters: add method.parameter_groups() to the optimizer "
+        "no optimizer updates the method's own parameters: add loss_fn.parameter_groups() to the optimizer "
         "(torch.optim.SGD accepts them as they are)"
     ]
     with_groups = started("sop")
@@ -227,7 +227,7 @@ def test_training_in_eval_mode_causes_a_warning():
     logits, labels = batch()
     logits.requires_grad_()
     assert warnings_of(lambda: started().eval()(logits, labels)) == [
-        "the method is in eval mode and does not update its state: call method.train() before training"
+        "the loss is in eval mode and does not update its state: call loss_fn.train() before training"
     ]
     with torch.no_grad():
         assert not warnings_of(lambda: started().eval()(logits.detach(), labels))
@@ -315,8 +315,8 @@ def test_second_training_with_the_same_method_causes_a_warning():
     method = started()
     assert not warnings_of(lambda: [method.start_epoch(epoch) for epoch in (1, 1, 2, 4)])
     assert warnings_of(lambda: [method.start_epoch(epoch) for epoch in (0, 1, 0)]) == [
-        "epoch 0 after epoch 4: a method stores the state of one training; make a new method for another training, or "
-        "call method.start_round(number) to restart this one"
+        "epoch 0 after epoch 4: a loss stores the state of one training; make a new one for another training, or "
+        "pass start= to loss_fn.epochs to continue"
     ]
     again = started(epoch=3)
     again.start_round(1)
@@ -347,5 +347,5 @@ def test_every_method_works_in_half_precision(name, dtype):
 
 
 def test_unknown_attribute_explains_how_methods_are_made():
-    with pytest.raises(AttributeError, match=re.escape("labelsieve.make('selfie', problem)")):
+    with pytest.raises(AttributeError, match=re.escape("labelsieve.SieveLoss('selfie', num_classes=10")):
         _ = labelsieve.selfie

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from labelsieve import METHODS, Problem, make
 from labelsieve.core.processes import Processes, all_processes, first_places, gather_predictions
+from labelsieve.methods import METHODS, Problem, make
 from labelsieve.models.networks import Networks
 from tests.together import together
 

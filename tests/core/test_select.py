@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve import Problem, make
 from labelsieve.core.criteria import CriteriaOL, Criterion
 from labelsieve.core.select import (
     ALIGN_MEMORY,
@@ -20,6 +19,7 @@ from labelsieve.core.select import (
     ranks_with_floor,
     within_share,
 )
+from labelsieve.methods import Problem, make
 
 finite_scores = st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.5, 0.5001, 1.0]), min_size=1, max_size=30)
 
@@ -143,7 +143,7 @@ class FixedScores(Criterion):
         super().__init__(4)
         self.scores = scores
 
-    def forward(self, probs, labels):
+    def forward(self, probs, labels, index=None):
         return self.scores
 
 

@@ -16,6 +16,7 @@ from labelsieve.data import cache as cache_module
 from labelsieve.data.cache import cache_key, open_cache
 from labelsieve.data.images import Pictures, fast_decode
 from labelsieve.errors import InputError, ResourceError
+from tests.conftest import LONG_WAIT
 from tests.data.builders import COUNT, FRAME, batches, jpeg_bytes, smooth, streamed
 
 
@@ -130,7 +131,7 @@ def test_two_processes_build_the_cache_once(pictures, tmp_path):
     processes = [context.Process(target=open_and_report, args=(tmp_path, pictures, start, results)) for _ in range(2)]
     for process in processes:
         process.start()
-    found = [results.get(timeout=120) for _ in processes]
+    found = [results.get(timeout=LONG_WAIT) for _ in processes]
     for process in processes:
         process.join()
     assert sorted(built for built, _ in found) == [False, True]

@@ -245,6 +245,13 @@ def test_fast_decode_is_close_to_decode(decoder, options, frame):
         assert np.abs(quick.astype(int) - quick.mean()).mean() > 10  # and there is something to see
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_fast_decode_equals_decode_where_nothing_is_reduced(decoder, channels):
+    for height, width in ((79, 200), (40, 45), (30, 90)):
+        content, frame = jpeg_bytes(smooth(height, width, 2, channels)), Frame(40, 45, channels)
+        np.testing.assert_array_equal(fast_decode(content, frame), decode(content, frame))
+
+
 def test_fast_decode_reduces_large_images(decoder, monkeypatch):
     sizes = []
     monkeypatch.setattr(images_module, "_resize", lambda pixels, *_: sizes.append(pixels.shape) or pixels)

@@ -13,8 +13,10 @@ import torch
 from labelsieve.data.cache import open_cache
 from labelsieve.data.images import fast_decode
 from labelsieve.data.load import decode_all
-from labelsieve.data.sets import SLOTS, Labelled, Texts, standardise, usable_cores
+from labelsieve.data.sets import SLOTS, Labelled, Texts, standardise
 from labelsieve.errors import InputError
+from labelsieve.files import usable_cores
+from tests.conftest import LONG_WAIT
 from tests.data.builders import COUNT, FRAME, batches, decoding_threads, streamed
 
 RNG = np.random.default_rng(0)
@@ -149,7 +151,7 @@ def test_workers_stay_a_few_batches_ahead_and_end_with_the_iterator(pictures):
     data = streamed(replace(pictures, read=read), workers=2)
     batches = data.staged(torch.arange(COUNT), 5)
     next(batches)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LONG_WAIT
     while len(began) < 5 * SLOTS and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)

@@ -13,7 +13,7 @@ from PIL import Image
 from labelsieve.data import Labelled, ReadOptions, images
 from labelsieve.data.images import Frame, fast_decode
 from labelsieve.data.load import find
-from labelsieve.errors import InputError
+from labelsieve.errors import DamagedFile, InputError
 from labelsieve.features import embed as module
 from labelsieve.features.backbones import Backbone, find_backbone
 from labelsieve.features.embed import Cache, embed_split, encode_samples, load_embedded
@@ -147,6 +147,29 @@ def test_unchanged_files_are_not_read_again(photos, lite0, tmp_path, settled, mo
     changed = load_embedded(str(photos), ReadOptions(), lite0, cache=tmp_path / "cache")
     assert opened == ["train/cat/2.jpg"]
     assert (changed.train.images != first.train.images).any(1).sum() == 1
+
+
+@pytest.mark.parametrize("part", ["keys.npy", "rows.npy", "sha256"])
+@pytest.mark.parametrize("store", ["features", "digests of files"])
+def test_damaged_features_are_computed_again_with_a_line(photos, counted, tmp_path, settled, store, part):
+    """Bits of the values themselves: shapes stay right, and without a check the features would differ in silence."""
+    first = load_embedded(str(photos), ReadOptions(), counted, cache=tmp_path / "cache")
+    folders = list((tmp_path / "cache" / "features").iterdir())
+    (folder,) = [folder for folder in folders if (folder.name == "files") == (store == "digests of files")]
+    chunk = max(folder.glob("*.rows.npy"), key=lambda path: path.stat().st_size).name.partition(".")[0]  # training set
+    path = folder / f"{chunk}.{part}"
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 0x40
+    path.write_bytes(content)
+    counted.samples = 0
+    with pytest.warns(
+        DamagedFile, match=f"{folder.name}/{chunk}.rows.npy is damaged; its rows are computed again"
+    ) as said:
+        again = load_embedded(str(photos), ReadOptions(), counted, cache=tmp_path / "cache")
+    assert len(said) == 1 and counted.samples == (21 if store == "features" else 0)
+    assert again.train.images.equal(first.train.images) and again.test.images.equal(first.test.images)
+    load_embedded(str(photos), ReadOptions(), counted, cache=tmp_path / "cache")  # mended: no further warning
+    assert counted.samples == (21 if store == "features" else 0)
 
 
 def test_files_that_may_still_change_are_read_again(photos, lite0, tmp_path):

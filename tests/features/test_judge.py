@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score
 
-from labelsieve.audit.posterior import label_probability, unmix
+from labelsieve.audit.explain import explain
+from labelsieve.audit.posterior import label_probability
 from labelsieve.audit.quality import LOWEST, THRESHOLD, judge_labels
 from labelsieve.errors import InputError
 from labelsieve.features.judge import choose_strength, fit_head, judge_features, out_of_fold, stratified_folds
@@ -57,7 +58,7 @@ def test_second_round_ranks_wrong_labels_better(rate):
     labels = to_next_class(true, rate)
     wrong = labels != true
     judgment = judge_features(features, labels, 6)
-    first = label_probability(*unmix(judgment.first))
+    first = label_probability(*explain(judgment.first)[:2])
     _, _, second, noise = judge_labels(judgment.first, judgment.second)
     assert average_precision_score(wrong, -second) > average_precision_score(wrong, -first) + 0.02
     assert average_precision_score(wrong, -second) > 0.9
@@ -147,3 +148,18 @@ def test_first_round_judges_the_labels_before_a_partial_review():
 def test_unsuitable_features_are_refused(features, labels, message):
     with pytest.raises(InputError, match=message):
         judge_features(features, labels, 2)
+
+
+def test_many_samples_are_judged_by_heads_that_learn_some_of_them(monkeypatch):
+    features, true = clusters()
+    labels = to_next_class(true, 0.2)
+    whole = judge_features(features, labels, 6)
+    monkeypatch.setattr("labelsieve.features.judge.PREDICTED", 6 * 50)  # in parts
+    parts = judge_features(features, labels, 6)
+    np.testing.assert_array_equal(parts.second.likeliest[:, 0], whole.second.likeliest[:, 0])
+    np.testing.assert_allclose(parts.second.confidence, whole.second.confidence, atol=1e-4)
+    learned = len(true) // 2
+    monkeypatch.setattr("labelsieve.features.judge.MAX_LEARNED", learned * 5 * features.shape[1] * 6)
+    some = judge_features(features, labels, 6)
+    assert len(some.first) == len(true) and not np.array_equal(some.first.confidence, whole.first.confidence)
+    assert (some.second.likeliest[:, 0] == whole.second.likeliest[:, 0]).mean() > 0.9

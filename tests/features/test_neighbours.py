@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelsieve.audit.others import conflicting, twins
+from labelsieve.audit.others import NONE, conflicting, twins
 from labelsieve.features import neighbours as module
 from labelsieve.features.neighbours import (
     chance_ratio,
@@ -15,6 +15,7 @@ from labelsieve.features.neighbours import (
     exact_copies,
     find_other_issues,
     intrinsic_dimension,
+    limit_of_search,
     near_duplicates,
     nearest_neighbours,
 )
@@ -219,3 +220,16 @@ def test_copies_of_a_strange_picture_make_no_class():
     given_labels = np.concatenate([labels, np.zeros(25, int)])  # all with the same label
     others = found(np.concatenate([features, strange]).astype(np.float32), given_labels)
     assert others.outliers[1000:].all() and others.near_duplicates[1000:].all()
+
+
+def test_only_exact_copies_are_found_among_very_many_samples(monkeypatch):
+    features = torch.from_numpy(gaussian(300, 8))
+    features[7] = features[3]  # an exact copy
+    features[11] = features[5] * 1.0001 + 1e-4  # nearly one
+    labels = np.arange(300) % 3
+    both = find_other_issues(features, labels)
+    assert limit_of_search(300) == "" and both.groups[11] == both.groups[5] != NONE
+    monkeypatch.setattr("labelsieve.features.neighbours.MOST_SAMPLES", 200)
+    found = find_other_issues(features, labels)
+    assert found.groups[7] == found.groups[3] != NONE and found.groups[11] == NONE and not found.outliers.any()
+    assert "300 samples are more than 200" in limit_of_search(300)

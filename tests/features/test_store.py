@@ -1,17 +1,21 @@
 """The store: what was added is found, by many processes at once, after kills, merges and damage."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.errors import InputError, ResourceError
+from labelsieve import files
+from labelsieve.errors import DamagedFile, InputError, ResourceError
 from labelsieve.features import store as module
 from labelsieve.features.store import Store, cache_folder
 
@@ -100,7 +104,7 @@ def test_many_small_chunks_are_merged_and_large_ones_are_kept(tmp_path, monkeypa
     assert len(keys) == len(np.unique(keys)) == 40
     for each in (store, other, reader):
         assert found(each, [50, *range(9), 129]) == [50, *range(9), 129]
-    assert {path.name.split(".")[1] for path in tmp_path.glob("[!.]*.npy")} == {"keys", "rows"}
+    assert {path.name.split(".", 1)[1] for path in tmp_path.glob("[!.]*.*")} == set(module.PARTS)
 
 
 def test_a_long_run_merges_its_own_chunks(tmp_path, monkeypatch):
@@ -139,34 +143,119 @@ def test_a_chunk_that_is_merged_while_the_list_is_read(tmp_path, monkeypatch):
     assert found(Store(tmp_path, WIDTH), range(12)) == list(range(12)) and merged
 
 
-@pytest.mark.parametrize("part", ["keys", "rows"])
-@pytest.mark.parametrize("damage", ["truncated", "empty", "other", "missing"])
-def test_a_damaged_chunk_counts_as_missing(tmp_path, part, damage):
+def name_of(chunk):
+    return chunk.name.split(".")[0]
+
+
+DAMAGED = r"rows\.npy is damaged; its rows are computed again"
+
+
+@pytest.mark.parametrize("part", ["keys.npy", "rows.npy", "sha256"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "other", "missing", "first bit", "last bit"])
+def test_a_damaged_chunk_is_deleted_with_a_line_and_counts_as_missing(tmp_path, part, damage):
     store = Store(tmp_path, WIDTH)
     fill(store, [1, 2])
-    fill(store, [3])
-    path = tmp_path / f"{chunks(tmp_path)[0].name.split('.')[0]}.{part}.npy"
+    fill(store, [3, 4])
+    damaged = name_of(chunks(tmp_path)[0])
+    path = tmp_path / f"{damaged}.{part}"
     content = path.read_bytes()
     if damage == "missing":
         path.unlink()
     else:
-        path.write_bytes({"truncated": content[:-1], "empty": b"", "other": b"\x93NUMPY" + bytes(99)}[damage])
+        flips = {
+            "first bit": bytes([content[0] ^ 1]) + content[1:],
+            "last bit": content[:-1] + bytes([content[-1] ^ 1]),
+        }
+        path.write_bytes({"truncated": content[:-1], "empty": b"", "other": b"\x93NUMPY" + bytes(99), **flips}[damage])
+    harmless = part == "sha256" and damage in ("missing", "empty")  # as a chunk of an older version
+    with contextlib.nullcontext() if damage == "missing" or harmless else pytest.warns(DamagedFile, match=DAMAGED):
+        again = Store(tmp_path, WIDTH)
+        left = [number for number in (1, 2, 3, 4) if key(number) in again]
+    assert left == [1, 2, 3, 4] if harmless else left in ([1, 2], [3, 4])
+    assert found(again, left) == left
+    if damage != "missing" and not harmless:
+        assert not list(tmp_path.glob(f"{damaged}.*"))
+    fill(again, [1, 2, 3, 4])
+    assert found(again, [1, 2, 3, 4]) == [1, 2, 3, 4] == found(Store(tmp_path, WIDTH), [1, 2, 3, 4])
+
+
+def flip_last_bit(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_only_chunks_that_are_used_are_checked_and_each_once(tmp_path, monkeypatch):
+    fill(Store(tmp_path, WIDTH), [1])
+    first = name_of(chunks(tmp_path)[0])
+    fill(Store(tmp_path, WIDTH), [2])
+    flip_last_bit(tmp_path / f"{first}.rows.npy")
+    checked = []
+    monkeypatch.setattr(module, "faults", lambda seal: checked.append(seal.stem) or files.faults(seal))
+    store = Store(tmp_path, WIDTH)
+    for _ in range(3):
+        assert key(2) in store and found(store, [2]) == [2] and store.get(key(2))[0] == 2 and key(9) not in store
+    assert len(checked) == 1 and checked != [first]
+    with pytest.warns(DamagedFile, match=f"{first}.{DAMAGED}"):
+        assert store.get(key(1)) is None
+
+
+def test_a_damaged_chunk_is_not_merged(tmp_path):
+    store = Store(tmp_path, WIDTH)
+    for number in range(12):
+        fill(store, [number])
+    flip_last_bit(tmp_path / f"{name_of(chunks(tmp_path)[5])}.rows.npy")
+    with pytest.warns(DamagedFile, match=DAMAGED):
+        store.compact()
+    assert len(chunks(tmp_path)) == 1 and len(list(tmp_path.glob("*.sha256"))) == 1
     again = Store(tmp_path, WIDTH)
-    left = [number for number in (1, 2, 3) if key(number) in again]
-    assert left in ([1, 2], [3]) and found(again, left) == left
-    fill(again, [1, 2, 3])
-    assert found(again, [1, 2, 3]) == [1, 2, 3]
+    left = [number for number in range(12) if key(number) in again]
+    assert len(left) == 11 and found(again, left) == left
+
+
+@pytest.mark.parametrize("change", ["merged", "deleted"])
+def test_a_chunk_that_another_process_takes_away_before_it_is_checked(tmp_path, change):
+    writer = Store(tmp_path, WIDTH)
+    for number in range(12):
+        fill(writer, [number])
+    reader = Store(tmp_path, WIDTH)
+    if change == "merged":
+        writer.compact()
+    else:  # a damaged one
+        module._delete_chunk(tmp_path, name_of(chunks(tmp_path)[0]))
+    left = [number for number in range(12) if key(number) in reader]
+    assert len(left) == (12 if change == "merged" else 11) and found(reader, left) == left
+
+
+def test_threads_may_look_for_keys_while_rows_are_added_and_chunks_are_damaged(tmp_path):
+    """What a thread has found stays there, although chunks are found damaged at the same time."""
+    store = Store(tmp_path, WIDTH)
+    for number in range(0, 300, 5):
+        fill(store, range(number, number + 5))
+    for chunk in chunks(tmp_path)[::4]:
+        flip_last_bit(tmp_path / f"{name_of(chunk)}.rows.npy")
+    reader = Store(tmp_path, WIDTH)
+    with warnings.catch_warnings(record=True) as said, ThreadPoolExecutor(4) as pool:
+        warnings.simplefilter("always")
+        known = pool.map(lambda number: key(number) in reader, [*range(300), *range(300)])
+        for number in range(1000, 1500):
+            reader.add([key(number)], row(number)[None])
+            if number % 10 == 0:
+                reader.flush()
+        known = list(known)
+    left = [number for number in range(300) if known[number]]
+    assert len(said) == 15 and len(left) == 300 - 75 and known[:300] == known[300:]
+    assert found(reader, [*left, *range(1000, 1500)]) == [*left, *range(1000, 1500)]
 
 
 def test_what_killed_processes_left_is_removed_later(tmp_path):
     store = Store(tmp_path, WIDTH)
     fill(store, [1])
-    left = [tmp_path / ".0123.rows.npy.tmp", tmp_path / "0123.rows.npy"]
+    left = [tmp_path / ".0123.rows.npy.tmp", tmp_path / "0123.rows.npy", tmp_path / "0123.sha256"]
     for path in left:
         path.write_bytes(b"x")
     store.compact()
     assert all(path.exists() for path in left)  # another process may be writing them now
-    for path in [*left, *tmp_path.glob("*.npy")]:
+    for path in [*left, *tmp_path.glob("*.npy"), *tmp_path.glob("*.sha256")]:
         os.utime(path, (time.time() - 4000,) * 2)
     store.compact()
     assert not any(path.exists() for path in left) and found(Store(tmp_path, WIDTH), [1]) == [1]

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import Dataset, IterableDataset
 
-from labelsieve import Problem, make
+from labelsieve import SieveLoss
 from tests.together import together
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -63,7 +63,7 @@ def network(dropout=0.0):
 
 
 def method_of(name="mentornet-prop", warmup=1, **options):
-    return make(name, Problem(4, 0.4, warmup, num_samples=COUNT), **options)
+    return SieveLoss(name, num_classes=4, noise_rate=0.4, warmup=warmup, num_samples=COUNT, **options)
 
 
 def arguments(folder, epochs=3, **others):
@@ -79,7 +79,7 @@ def trainer_of(folder, method=None, model=None, train_dataset=None, epochs=3, ki
         args=arguments(folder, epochs, **others),
         train_dataset=train_dataset or Texts(*texts()),
         eval_dataset=Texts(*texts(100, seed=9, rate=0)),
-        method=method or method_of(),
+        loss_fn=method or method_of(),
         **named,
     )
 
@@ -200,11 +200,11 @@ UNSUPPORTED = [
         "this method needs complete batches: the data loader must drop an incomplete last batch "
         "(drop_last=True; dataloader_drop_last=True in TrainingArguments)",
     ),
-    ({}, {"label_smoothing_factor": 0.1}, "the method is the loss: label_smoothing_factor must be 0"),
+    ({}, {"label_smoothing_factor": 0.1}, "loss_fn is the loss: label_smoothing_factor must be 0"),
     (
         {},
         {"auto_find_batch_size": True},
-        "the method would keep the state of failed attempts: auto_find_batch_size must be False",
+        "the loss would keep the state of failed attempts: auto_find_batch_size must be False",
     ),
     (
         {},
@@ -214,12 +214,12 @@ UNSUPPORTED = [
     (
         {},
         {"compute_loss_func": F.cross_entropy},
-        "the method is the loss: remove compute_loss_func",
+        "loss_fn is the loss: remove compute_loss_func",
     ),
     (
         {"name": "sop"},
         {"train_dataset": Texts(*texts(40))},
-        "the method was made for 384 samples, train_dataset has 40: use Problem(num_samples=40)",
+        "the loss was made for 384 samples, train_dataset has 40: pass num_samples=40",
     ),
     (
         {"name": "sop"},
@@ -239,7 +239,7 @@ def test_unsupported_settings_are_rejected(of_method, settings, message, tmp_pat
 def test_warm_up_as_long_as_the_training_is_rejected(limit, tmp_path):
     message = (
         "the warm-up of 2 epochs is not shorter than the training of 2, so no sample would be selected or corrected; "
-        "train longer, or make the method with a smaller Problem(warmup=...)"
+        "train longer, or pass a smaller warmup"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         trainer_of(tmp_path, method_of(warmup=2), **limit).train()
@@ -255,9 +255,9 @@ def test_small_batches_and_a_training_that_ends_in_the_warm_up_cause_warnings(tm
 def test_second_training_with_one_method_causes_a_warning(tmp_path):
     trainer = trainer_of(tmp_path, method_of("sop"))
     trainer.train()
-    with pytest.warns(UserWarning, match="epoch 0 after epoch 2: a method stores the state of one training"):
+    with pytest.warns(UserWarning, match="epoch 0 after epoch 2: a loss stores the state of one training"):
         trainer.train()
-    assert trainer.method.current_epoch == 2
+    assert trainer.loss_fn.current_epoch == 2
 
 
 def test_other_tasks_and_inputs_are_rejected(tmp_path):
@@ -265,7 +265,7 @@ def test_other_tasks_and_inputs_are_rejected(tmp_path):
     model.config.problem_type = "multi_label_classification"
     with pytest.raises(ValueError, match="one class per sample, but the model's problem_type is multi_label"):
         trainer_of(tmp_path, model=model)
-    with pytest.raises(ValueError, match=r"method must be made with labelsieve.make\(name, problem\), got str"):
+    with pytest.raises(ValueError, match=r"loss_fn must be a labelsieve.SieveLoss\(.*\), got str"):
         trainer_of(tmp_path, method="mentornet-prop")
 
     def without_labels(some):
@@ -278,9 +278,9 @@ def test_other_tasks_and_inputs_are_rejected(tmp_path):
 def test_optimizer_trial_and_collator_that_do_not_fit_are_rejected(tmp_path):
     method = method_of("sop")
     optimizer = torch.optim.SGD(method.parameter_groups())
-    with pytest.raises(ValueError, match=re.escape("remove method.parameter_groups() from the optimizer")):
+    with pytest.raises(ValueError, match=re.escape("remove loss_fn.parameter_groups() from the optimizer")):
         trainer_of(tmp_path, method, optimizers=(optimizer, None))
-    with pytest.raises(ValueError, match="the method would keep the state of earlier trials"):
+    with pytest.raises(ValueError, match="the loss would keep the state of earlier trials"):
         trainer_of(tmp_path).train(trial={"learning_rate": 0.1})
 
     def only_tokens(some):
@@ -371,14 +371,14 @@ def test_positions_identify_the_samples(kind, tmp_path):
     trainer = trainer_of(tmp_path, method_of("selfie", rounds=1), train_dataset=dataset, kind=Positions, epochs=2)
     trainer.train()
     assert sorted(trainer.seen) == sorted([*range(COUNT), *range(COUNT)])
-    assert (trainer.method.relabel.history != -1).all()
+    assert (trainer.loss_fn.relabel.history != -1).all()
     trainer.evaluate(as_table("label") if "datasets" in kind else None)
 
 
 def test_methods_without_an_index_accept_a_stream(tmp_path):
     trainer = trainer_of(tmp_path, train_dataset=Stream(), max_steps=2 * STEPS)
     trainer.train()
-    assert trainer.method.weigh[0].kept_share == pytest.approx(0.6)
+    assert trainer.loss_fn.weigh[0].kept_share == pytest.approx(0.6)
 
 
 def test_label_names_selects_the_labels(tmp_path):
@@ -388,6 +388,14 @@ def test_label_names_selects_the_labels(tmp_path):
     trainer.train()
     trainer.eval_dataset = Texts(*texts(100, seed=9, rate=0), "target")
     assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_kept_share_is_logged_with_the_loss(tmp_path):
+    for name, wanted in (("mentornet-prop", [1.0, 0.6, 0.6]), ("default", [])):
+        trainer = trainer_of(tmp_path, method_of(name, warmup=1), logging_strategy="epoch", eval_strategy="epoch")
+        trainer.train()
+        shares = [row["labelsieve/kept_share"] for row in trainer.state.log_history if "labelsieve/kept_share" in row]
+        assert shares == pytest.approx(wanted)
 
 
 class Rates(transformers.TrainerCallback):
@@ -419,7 +427,7 @@ def test_documentation_example_runs(tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     space = {}
     exec(code, space)
-    assert space["method"].weigh[0].kept_share == pytest.approx(0.8)
+    assert space["loss_fn"].weigh[0].kept_share == pytest.approx(0.8)
 
 
 def in_two_processes(folder, name):
@@ -441,7 +449,7 @@ def unions(folder, name, size, resume=None, **others):
         folder, method_of(name), epochs=2, per_device_train_batch_size=size, **plain, **backend, **others
     )
     trainer.train(resume_from_checkpoint=resume)
-    return copied(trainer.model), copied(trainer.method)
+    return copied(trainer.model), copied(trainer.loss_fn)
 
 
 @pytest.mark.parametrize("name", ["mentornet-prop", "sop"])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from labelsieve import Problem, make
+from labelsieve import SieveLoss
 
 lightning = pytest.importorskip("lightning.pytorch")
 Callback, LightningModule, Trainer = lightning.Callback, lightning.LightningModule, lightning.Trainer
@@ -98,7 +98,7 @@ class Classifier(LightningModule):
 
 
 def method_of(name="mentornet-prop", warmup=2, **options):
-    return make(name, Problem(4, 0.4, warmup, num_samples=COUNT), **options)
+    return SieveLoss(name, num_classes=4, noise_rate=0.4, warmup=warmup, num_samples=COUNT, **options)
 
 
 def trainer_of(method, epochs=4, callbacks=(), predict=None, **settings):
@@ -207,7 +207,7 @@ def test_checkpoint_without_the_method_is_rejected(tmp_path):
             4,
             {},
             "the warm-up of 4 epochs is not shorter than the training of 4, so no sample would be selected or "
-            "corrected; train longer, or make the method with a smaller Problem(warmup=...)",
+            "corrected; train longer, or pass a smaller warmup",
         ),
         ("f-correction", 25, {}, "the warm-up of 25 epochs is not shorter than the training of 4"),
         ("cores", 4, {}, "the warm-up of 4 epochs is not shorter than the training of 4"),
@@ -221,8 +221,8 @@ def test_checkpoint_without_the_method_is_rejected(tmp_path):
             "lccn",
             2,
             {},
-            "this method predicts the training set again: pass SieveCallback(method, predict=...), a function that "
-            "yields batches of probabilities, labels and index",
+            "this method predicts the training set again: pass SieveCallback(loss_fn, predict=...), a function "
+            "that yields batches of probabilities, labels and index",
         ),
     ],
 )
@@ -270,11 +270,11 @@ class Adaptive(Classifier):
 @pytest.mark.parametrize("kind", [WithoutGroups, Mixed, Adaptive])
 def test_own_parameters_need_their_own_sgd_groups(kind):
     message = {
-        Adaptive: "the method's own parameters need plain gradient descent: pass method.parameter_groups() to "
+        Adaptive: "the method's own parameters need plain gradient descent: pass loss_fn.parameter_groups() to "
         "torch.optim.SGD, not to AdamW"
     }.get(
         kind,
-        "no optimizer has the method's own parameters in separate groups: pass it method.parameter_groups() in "
+        "no optimizer has the method's own parameters in separate groups: pass it loss_fn.parameter_groups() in "
         "addition to the parameters of the network",
     )
     module = kind(method_of("sop"))
@@ -466,5 +466,5 @@ def test_documentation_example_runs():
 
 
 def test_other_objects_are_rejected():
-    with pytest.raises(ValueError, match=r"method must be made with labelsieve.make.*, got Linear"):
+    with pytest.raises(ValueError, match=r"loss_fn must be a labelsieve.SieveLoss.*, got Linear"):
         SieveCallback(torch.nn.Linear(2, 2))

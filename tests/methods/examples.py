@@ -2,8 +2,8 @@
 
 import torch
 
-from labelsieve import METHODS, Problem, make
 from labelsieve.core import CRITERIA
+from labelsieve.methods import METHODS, Problem, make
 
 SAMPLES = 300
 WITH_OPTION = ("mentornet align", "mentornet-prop align", "sl-prop align")  # a method and an option set to True

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelsieve import Problem, make
+from labelsieve.methods import Problem, make
 from labelsieve.methods.active_bias import ActiveBias
 from tests.methods.loops import BATCH, CLASSES, SAMPLES, cross_entropy, made_up_training, run, softmax
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labelsieve import Problem, make
+from labelsieve.methods import Problem, make
 from labelsieve.methods.co_teaching import CriteriaJoint, JointLoss
 from tests.methods.loops import (
     BATCH,

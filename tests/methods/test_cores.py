@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelsieve import Problem, make
+from labelsieve.methods import Problem, make
 from labelsieve.methods.cores import ConfidenceRegularized
 from tests.methods.loops import BATCH, CLASSES, loss_of_sample, made_up_training, run, softmax
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from labelsieve import Problem, make
+from labelsieve.methods import Problem, make
 from tests.methods.loops import BATCH, CLASSES, SAMPLES, cross_entropy, made_up_training, run, softmax
 
 

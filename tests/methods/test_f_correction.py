@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labelsieve import Problem, make
+from labelsieve.methods import Problem, make
 from labelsieve.methods.f_correction import ForwardCorrection, transition_from_confident
 from tests.methods.loops import CLASSES, made_up_training, run
 
@@ -69,7 +69,7 @@ def test_correction_starts_after_the_warmup():
 def test_second_round_without_patrinis_estimate_is_an_error():
     method = make("f-correction", Problem(CLASSES, 0.4, 1), estimate="patrini")
     method.start_round(1)
-    with pytest.raises(ValueError, match=r"end_round\(predict\)"):
+    with pytest.raises(ValueError, match=r"pass predict= to loss_fn\.rounds"):
         method.start_epoch(0)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labelsieve import Problem, make
+from labelsieve.methods import Problem, make
 from labelsieve.methods.gce import GeneralizedCrossEntropy
 from tests.methods.loops import (
     BATCH,

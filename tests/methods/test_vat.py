@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from labelsieve import Problem, make
+from labelsieve.methods import Problem, make
 from labelsieve.methods.vat import VirtualAdversarial, unit
 
 

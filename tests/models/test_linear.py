@@ -82,3 +82,12 @@ def test_network_gives_the_logits_of_the_head(data):
     assert isinstance(network, LinearHead)
     network.assign(mean, scale, head)
     torch.testing.assert_close(network.eval()(features), head_logits(x, head[None])[:, 0], atol=1e-4, rtol=1e-4)
+
+
+def test_targets_may_be_computed_in_parts(data, monkeypatch):
+    x, labels = data
+    used = torch.arange(240) % 3 != torch.arange(3)[:, None]
+    targets = one_hot(labels, 4)
+    whole = fit_heads(x, targets, used, 0.1)
+    monkeypatch.setattr("labelsieve.models.linear.CHUNK", 3 * 4 * 50)
+    torch.testing.assert_close(fit_heads(x, lambda cut: targets[cut], used, 0.1), whole, atol=2e-3, rtol=0)

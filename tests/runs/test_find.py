@@ -13,7 +13,7 @@ from labelsieve.runs.find import newest_training, refuse_unfinished, unfinished
 from tests.conftest import held_after_epoch, save_blobs
 from tests.made_runs import make_run
 
-QUICK = ["--model", "small", "--epochs", "6", "--warmup", "2", "--batch", "32", "--threads", "1"]
+QUICK = ["--model", "small", "--epochs", "6", "--warmup", "2", "--batch", "32", "--threads", "1", "--no-report"]
 READERS = (
     ["report"],
     ["audit"],

@@ -13,8 +13,8 @@ import pytest
 from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.runs.read import Run, by_method
-from labelsieve.runs.spec import Experiment
-from labelsieve.sweep.compare import MethodChoice, draw_comparison, parse_method, parse_methods, true_penalty
+from labelsieve.runs.spec import Experiment, MethodChoice, parse_method, parse_methods
+from labelsieve.sweep.compare import draw_comparison, true_penalty
 from labelsieve.sweep.watch import title
 
 

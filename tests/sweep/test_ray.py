@@ -15,7 +15,7 @@ from labelsieve.errors import InputError, Stopped
 from labelsieve.runs.execute import run, versions
 from labelsieve.runs.folder import RunFolder
 from labelsieve.runs.spec import Experiment
-from labelsieve.sweep.ray import address_of, check_versions, resources, run_remotely, save_run, too_large
+from labelsieve.sweep.ray import check_versions, resources, run_remotely, save_run, too_large
 from labelsieve.sweep.sweep import folder_of, sweep
 
 PATIENCE = 400  # seconds to wait for an event; workers start slowly on a busy machine
@@ -138,20 +138,6 @@ def test_missing_ray_is_a_one_line_error(data, tmp_path, monkeypatch):
 def test_ray_is_imported_only_if_requested():
     code = "import sys, labelsieve.cli, labelsieve.sweep.ray as it; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("on", "address"),
-    [("ray", None), ("ray:auto", "auto"), ("ray:10.0.0.1:6379", "10.0.0.1:6379"), ("ray://a:10001", "ray://a:10001")],
-)
-def test_address_of(on, address):
-    assert address_of(on) == address
-
-
-@pytest.mark.parametrize("on", ["", "there", "rays", "ray:", "ray://", "slurm:x"])
-def test_unknown_places_are_refused(on, tmp_path):
-    with pytest.raises(InputError, match="use here, ray, ray:ADDRESS or ray://HOST:PORT"):
-        sweep([], tmp_path, on=on)
 
 
 def test_resources_of_a_run_and_machines_that_fit():

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from labelsieve import Problem, make
 from labelsieve.core.method import Decision, Step
+from labelsieve.methods import Problem, make
 from labelsieve.models.networks import make_networks
 from labelsieve.train import Training, fit
 from labelsieve.train.counters import Tally

@@ -14,12 +14,12 @@ from PIL import Image
 from torch import nn
 from torch.distributed import HashStore
 
-from labelsieve import METHODS, Problem, make
 from labelsieve.cli import execute
 from labelsieve.core.processes import Processes, all_processes
 from labelsieve.data.images import FileReader, Frame, Pictures
 from labelsieve.data.sets import Streamed
 from labelsieve.errors import InputError
+from labelsieve.methods import METHODS, Problem, make
 from labelsieve.models.networks import Dropout, freeze_norms, make_networks
 from labelsieve.noise import corrupt, pair
 from labelsieve.runs.execute import follow, run

@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from labelsieve import METHODS, Problem, make
 from labelsieve.core.method import Decision, Step
+from labelsieve.methods import METHODS, Problem, make
 from labelsieve.models.densenet import DenseNet
 from labelsieve.models.networks import make_networks
 from labelsieve.train import Training, step

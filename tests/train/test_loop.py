@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labelsieve import METHODS, Problem, make
 from labelsieve.data.sets import standardise
 from labelsieve.errors import Diverged, Stopped
+from labelsieve.methods import METHODS, Problem, make
 from labelsieve.models import DenseNet
 from labelsieve.models.networks import make_networks
 from labelsieve.runtime import derive, generator
@@ -172,7 +172,7 @@ def run_interrupted(folder, noisy, test, stops, **options):
     ids=lambda options: " ".join(map(str, options.values())) or "mentornet-prop",
 )
 def test_resumed_run_equals_uninterrupted_run(tmp_path, noisy_blobs, test_blobs, options):
-    rounds = make_method(**options).rounds
+    rounds = make_method(**options).num_rounds
     uninterrupted = run_interrupted(tmp_path / "uninterrupted", noisy_blobs, test_blobs, [], **options)
     stops = [StopAt(step=3), StopAt(epochs=1), StopAt(step=21), StopAt(step=22), StopAt(epochs=6)]
     if rounds > 1:

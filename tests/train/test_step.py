@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labelsieve import Problem, make
+from labelsieve.methods import Problem, make
 from labelsieve.models.networks import make_networks
 from labelsieve.train.step import Learner
 from tests.train.test_loop import TRAINING, densenet, make_method, network_maker

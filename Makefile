@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test fuzz lint types format clean
+.PHONY: demo test docs fuzz lint types format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/labelsieve demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 -rs
+
+# The site, in site/; nothing is loaded from the network, while it is built or read. The variable silences an advertisement.
+docs: $(VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html is the home page"
 
 # `make test` tries a few damages, always the same ones; this tries many random ones and kills real processes.
 EXAMPLES ?= 300
@@ -38,4 +43,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis

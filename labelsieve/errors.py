@@ -1,6 +1,7 @@
 """Errors that are not bugs, with their exit codes, messages for unexpected ones, and warnings about damaged files."""
 
 import difflib
+import sys
 import sysconfig
 import tempfile
 import threading
@@ -54,6 +55,20 @@ def warn_of_damage(message: str) -> None:
     """Warn about a damaged file, in any thread."""
     with WARNINGS_LOCK:
         warnings.warn(message, DamagedFile, stacklevel=3)
+
+
+def warn_user(message: str) -> None:
+    """Warn, naming the line of the user's code that called labelsieve, directly or through another library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_USER_CODE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def missing_extra(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error of an import with the command that installs what is missing."""
+    message = f"{error.name} is not installed; run pip install 'labelsieve[{extra}]'"
+    return ModuleNotFoundError(message, name=error.name)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

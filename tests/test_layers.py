@@ -18,7 +18,7 @@ ARROWS: dict[str, set[str]] = {
     "progress": {"text"},
     "runtime": {"errors"},
     "catalogue": {"errors"},
-    "core": set(),
+    "core": {"errors"},
     "noise": {"catalogue", "errors", "runtime"},
     "methods": {"catalogue", "core", "errors", "runtime"},
     "loss": {"core", "errors", "methods"},

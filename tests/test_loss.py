@@ -271,6 +271,7 @@ def test_a_criterion_receives_the_positions_of_the_samples(monkeypatch):
         SieveLoss("mentornet", num_classes=3, noise_rate=0.2, criterion="first")
 
 
+@pytest.mark.filterwarnings("ignore:the logits of")
 def test_samples_that_are_left_out_may_be_infinite_or_nan():
     """The loss and its gradient are those without these samples; a kept one makes both non-finite."""
     loss_fn = loss_of("mentornet", warmup=0)

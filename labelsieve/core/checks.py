@@ -4,10 +4,11 @@ Certain mistakes raise an error: `check_types`, `check_labels`, `check_index`, `
 warning, each one once per method: `LoopMonitor`.
 """
 
-import warnings
 from typing import Any
 
 from torch import Tensor, nn
+
+from labelsieve.errors import warn_user
 
 BATCH_TOO_SMALL = (
     "batch size {size} is too small for this noise rate: the kept share rounds up to the whole batch, so no sample is "
@@ -75,7 +76,7 @@ class LoopMonitor:
         """Show a warning of this kind once."""
         if kind not in self.warned:
             self.warned.add(kind)
-            warnings.warn(message, stacklevel=4)
+            warn_user(message)
 
     def check_batch_size(self, size: int, least: int) -> None:
         """Warn if several batches in a row have fewer than `least` samples, so that none is left out."""
@@ -101,8 +102,8 @@ class LoopMonitor:
     def check_first_batch(self, epoch: int | None, method: nn.Module, logits: Tensor) -> None:
         """Run the slower checks, which are called in the first batch of an epoch only.
 
-        Warn if no optimizer has changed the method's own parameters for a whole epoch, or if the logits look like
-        probabilities.
+        Warn if no optimizer has changed the method's own parameters for a whole epoch, if logits are not finite, or if
+        they look like probabilities.
         """
         self.epoch = epoch
         versions = [parameter._version for parameter in method.parameters()]
@@ -113,7 +114,21 @@ class LoopMonitor:
                 "(torch.optim.SGD accepts them as they are)",
             )
         self.parameter_versions = versions
-        if logits.device.type == "cpu" and look_like_probabilities(logits.detach()):
+        if logits.device.type == "cpu":  # a GPU would wait
+            self._check_logits(logits.detach())
+
+    def _check_logits(self, logits: Tensor) -> None:
+        """Warn if logits, (B, K) or (N, B, K), have no softmax, or look like one."""
+        wrong = logits.float().softmax(-1).isnan().any(-1)
+        wrong = wrong.any(0) if wrong.dim() == 2 else wrong  # (B)
+        if wrong.any():
+            self.warn(
+                "finite",
+                f"the logits of {wrong.sum()} of {len(wrong)} samples are NaN or infinite, the first at position "
+                f"{wrong.nonzero()[0].item()} of the batch: selection leaves such samples out, and the loss of other "
+                "methods becomes NaN; check the inputs and the learning rate",
+            )
+        elif look_like_probabilities(logits):
             self.warn("probabilities", "logits look like probabilities: remove the softmax from the model")
 
     def check_mode(self, logits: Tensor) -> None:

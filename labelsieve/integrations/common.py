@@ -3,13 +3,11 @@
 The checks raise InputError where a training would run but silently do something else than the method requires.
 """
 
-import warnings
-
 from torch.optim import Optimizer
 
 from labelsieve.core.method import Method
-from labelsieve.errors import InputError
-from labelsieve.loss import SieveLoss
+from labelsieve.errors import InputError, warn_user
+from labelsieve.loss import Last, SieveLoss
 
 
 def check_loss(loss_fn: object) -> None:
@@ -22,18 +20,25 @@ def check_loss(loss_fn: object) -> None:
 
 
 def kept_share(method: Method) -> dict[str, float]:
-    """Return the share of each batch that is kept in this epoch, to be logged; nothing if the method keeps all."""
-    shares = [float(part.kept_share) for part in method.selections]
-    return {"labelsieve/kept_share": min(shares)} if shares else {}
+    """Return the share of samples that are learnt from in this epoch, to be logged; nothing if the method keeps all.
+
+    If it is not known in advance, it is that of the last batch, as in `loss_fn.last.kept_share`.
+    """
+    if not method.selections:
+        return {}
+    if method.relabel is None and len(method.weigh) == 1:
+        share = float(method.selections[0].kept_share)
+    else:  # relabelled samples are kept, too
+        share = float(Last(method.monitor.last_decision).kept_share.min())
+    return {"labelsieve/kept_share": share}
 
 
 def warn_if_warmup_never_ended(method: Method) -> None:
     """Warn after a training that ended during the warm-up; for trainings whose length is not known in advance."""
     if method.current_epoch is not None and method.current_epoch < method.active_from:
-        warnings.warn(
+        warn_user(
             f"the training ended during the warm-up, in epoch {method.current_epoch} of {method.active_from} (counted "
-            "from 0): no sample was selected or corrected",
-            stacklevel=2,
+            "from 0): no sample was selected or corrected"
         )
 
 

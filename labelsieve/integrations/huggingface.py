@@ -10,13 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
-from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from labelsieve.core.method import Method
-from labelsieve.errors import InputError
+from labelsieve.errors import InputError, missing_extra
 from labelsieve.integrations import common
 from labelsieve.loss import SieveLoss, check_warmup
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_utils import get_last_checkpoint
+except ModuleNotFoundError as error:
+    raise missing_extra("huggingface", error) from None
 
 INDEX = "labelsieve_index"  # the column with the positions of the samples
 STATE_FILE = "labelsieve.pt"  # the state of the method in the folder of a checkpoint

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
@@ -13,9 +12,14 @@ from torch.utils.hooks import RemovableHandle
 
 from labelsieve.core.method import NO_EPOCH, Method, constant_lr
 from labelsieve.core.part import Predict
-from labelsieve.errors import InputError
+from labelsieve.errors import InputError, missing_extra
 from labelsieve.integrations import common
 from labelsieve.loss import SieveLoss, check_warmup
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ModuleNotFoundError as error:
+    raise missing_extra("lightning", error) from None
 
 DDP_IGNORE = "_ddp_params_and_buffers_to_ignore"  # attribute of a module that DistributedDataParallel reads
 

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,12 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.model_selection import StratifiedKFold
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state, check_scalar
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from labelsieve.audit import Interval, estimate_noise, label_quality
@@ -26,13 +19,23 @@ from labelsieve.core.method import Method
 from labelsieve.data.arrays import image_tensor
 from labelsieve.data.classes import Array
 from labelsieve.data.sets import Labelled
-from labelsieve.errors import Diverged, InputError
+from labelsieve.errors import Diverged, InputError, missing_extra, warn_user
 from labelsieve.loss import check_warmup
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
 from labelsieve.models import ModelFactory, default_model, make_model
 from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
 from labelsieve.runtime import best_device, prediction_batch_size, usable_device
 from labelsieve.train import Result, StopFlag, Training, fit
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.utils import check_random_state, check_scalar
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ModuleNotFoundError as error:
+    raise missing_extra("sklearn", error) from None
 
 FOLDS = 5  # plain trainings that estimate the noise rate
 SHORT = 1 / 3  # fraction of the epochs: the length of these trainings, and the default warm-up
@@ -148,7 +151,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method = method_at(rate.estimate)
         size, least = trainer.training.batch, max((part.smallest_batch() for part in method.selections), default=0)
         if size < least and rate.low > 0:  # otherwise all labels may be correct, and no sample has to be left out
-            warnings.warn(BATCH_TOO_SMALL.format(size=size, least=least), stacklevel=3)
+            warn_user(BATCH_TOO_SMALL.format(size=size, least=least))
         network, result = trainer.train(method, train)
         penalty = result.chosen.tables.get("penalty")  # (N, K, K)
         if probs is None:
@@ -240,10 +243,9 @@ def _folds(numbers: Array, seed: int) -> Iterator[tuple[Array, Array]]:
     if smallest >= FOLDS:
         yield from StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(numbers, numbers)
         return
-    warnings.warn(
+    warn_user(
         f'noise_rate="auto" estimates little from classes of fewer than {FOLDS} samples, the smallest has {smallest}; '
-        "pass the share of wrong labels if you know it, such as noise_rate=0.2",
-        stacklevel=6,
+        "pass the share of wrong labels if you know it, such as noise_rate=0.2"
     )
     shuffled = np.random.default_rng(seed).permutation(len(numbers))
     by_class = shuffled[numbers[shuffled].argsort(kind="stable")]

@@ -1,7 +1,6 @@
 """DMI: maximize the determinant-based mutual information between predictions and labels."""
 
 import math
-import warnings
 from functools import partial
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from labelsieve.core.losses import Loss, cross_entropy, mask_dropped, weighted_mean
 from labelsieve.core.method import Method
+from labelsieve.errors import warn_user
 from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean
 
 SMALLEST_DETERMINANT = 1e-3  # added to |det U|
@@ -43,10 +43,9 @@ class Determinant(Loss):
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         if logits.shape[1] < self.num_classes and not torch.compiler.is_compiling():
-            warnings.warn(
+            warn_user(
                 f"dmi cannot learn from {logits.shape[1]} samples of {self.num_classes} classes: "
-                "the determinant is zero unless every class is in the batch",
-                stacklevel=2,
+                "the determinant is zero unless every class is in the batch"
             )
         kept = mask_dropped(logits, weight)
         plain = weighted_mean(cross_entropy(kept, target), weight)

@@ -70,6 +70,7 @@ def test_lambda_zero_selects_as_mentornet_bit_for_bit():
             assert torch.equal(plain(*batch(seed)), zero(*batch(seed)))
 
 
+@pytest.mark.filterwarnings("ignore:the logits of")
 def test_dropped_non_finite_sample_leaves_loss_and_gradient_finite():
     logits, labels = batch()
     logits[3] = float("nan")
@@ -82,6 +83,7 @@ def test_dropped_non_finite_sample_leaves_loss_and_gradient_finite():
     assert method.tables()["penalty"].isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:the logits of")
 def test_non_finite_batch_does_not_change_the_state():
     method = started("mentornet-prop")
     before = {key: value.clone() for key, value in method.state_dict().items()}
@@ -109,6 +111,7 @@ def test_labels_of_any_integer_type(dtype):
     assert torch.equal(started("mentornet-prop")(logits, labels.to(dtype)), started("mentornet-prop")(logits, labels))
 
 
+@pytest.mark.filterwarnings("ignore:the logits of")
 def test_inputs_are_not_changed():
     logits, labels = batch()
     logits[0] = float("nan")

@@ -223,6 +223,26 @@ def test_probabilities_instead_of_logits_cause_a_warning():
     assert not warnings_of(lambda: [started()(given, labels) for given in (logits, F.one_hot(labels, 3).float())])
 
 
+@pytest.mark.parametrize("networks", [1, 2])
+def test_logits_that_are_not_finite_cause_a_warning(networks):
+    """Without a warning, a sample that the network cannot compute would be left out in every epoch."""
+    logits, labels = batch()
+    method = started("mentornet-prop" if networks == 1 else "co-teaching")
+    given = torch.stack([logits, logits]) if networks == 2 else logits.clone()
+    given[..., 3, 1], given[..., 5, :] = torch.nan, torch.inf
+    (message,) = warnings_of(lambda: [method(given, labels) for _ in range(2)])
+    assert message.startswith(f"the logits of 2 of {len(labels)} samples are NaN or infinite, the first at position 3 ")
+    logits[..., 0] = -torch.inf  # a class that is excluded
+    assert not warnings_of(lambda: started()(logits, labels))
+
+
+def test_warnings_name_the_line_of_the_caller():
+    logits, labels = batch()
+    with pytest.warns(match="logits look like probabilities") as found:
+        started()(logits.softmax(-1), labels)
+    assert found[0].filename == __file__
+
+
 def test_training_in_eval_mode_causes_a_warning():
     logits, labels = batch()
     logits.requires_grad_()

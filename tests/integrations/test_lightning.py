@@ -357,6 +357,12 @@ def test_incomplete_batches_are_rejected_for_dmi():
             trainer.fit(module, DataLoader(samples, 50, **settings), held_out())
 
 
+def test_kept_share_counts_relabelled_samples():
+    module, trainer = trained("selfie", options={"rounds": 1})
+    share = trainer.callback_metrics["labelsieve/kept_share"]
+    assert share == module.method.last.kept_share and share > 0.6
+
+
 def test_kept_share_is_logged():
     assert trained()[1].callback_metrics["labelsieve/kept_share"] == pytest.approx(0.6)
     assert "labelsieve/kept_share" not in trained("default")[1].callback_metrics

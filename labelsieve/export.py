@@ -360,6 +360,8 @@ def _export_huggingface(predictor: Predictor, path: Path) -> Written:
             path.rename(old)
         new.rename(path)
     except OSError as error:
+        if old.exists() and not path.exists():
+            old.rename(path)
         raise disk_error(path, error) from error
     finally:
         for place in (new, old):

@@ -213,6 +213,24 @@ def test_a_hugging_face_folder_has_weights_names_and_preprocessing(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["hub"]
 
 
+def test_a_failed_replacement_leaves_the_earlier_folder(tmp_path, monkeypatch):
+    predictor = Predictor(seeded("resnet-18", (3, 32, 32)), (3, 32, 32), list("abcd"), "imagenet", model="resnet-18")
+    hub = tmp_path / "hub"
+    export_model(predictor, "huggingface", hub)
+    before = {file.name: file.read_bytes() for file in hub.iterdir()}
+    rename = Path.rename
+
+    def fail(self, target):
+        if self.name == ".hub.new":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(labelsieve.errors.LabelsieveError, match="Input/output error"):
+        export_model(predictor, "huggingface", hub, force=True)
+    assert {file.name: file.read_bytes() for file in hub.iterdir()} == before
+
+
 def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
     small = Predictor(seeded("small", (1, 8, 8)), (1, 8, 8), list("abcd"), model="small")
     with pytest.raises(labelsieve.errors.InputError, match="use onnx or torch-export"):

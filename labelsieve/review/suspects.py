@@ -84,11 +84,7 @@ def read_gallery(run: Path) -> list[Suspect]:
 
 def read_class_names(run: Path) -> Sequence[str]:
     """Return the names of all classes."""
-    path = audit_folder(run) / "summary.json"
-    try:
-        return [str(name) for name in parse_json(_read(path, run))["classes"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
+    return [str(name) for name in _read_summary(run, "classes")]
 
 
 def read_given_labels(run: Path) -> dict[int, tuple[str, str]]:
@@ -106,7 +102,18 @@ def read_judged(run: Path) -> list[Judged]:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
     if len({each.index for each in rows}) < len(rows):
         raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
+    if len(rows) != _read_summary(run, "samples"):  # the seal that would tell may be missing
+        raise InputError(f"{path} has {len(rows):,} rows, unlike summary.json; run labelsieve audit {run} again")
     return rows
+
+
+def _read_summary(run: Path, name: str) -> Any:
+    """Return a value of summary.json."""
+    path = audit_folder(run) / "summary.json"
+    try:
+        return parse_json(_read(path, run))[name]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
 
 
 def _judged(row: Mapping[str, str]) -> Judged:

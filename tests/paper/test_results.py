@@ -183,11 +183,23 @@ def test_numbers_in_the_text_match_the_records():
         r"\S*\d\S*", re.sub(names, "", text).replace(f"within {NEAR} points", "").replace(f"than {NEAR} apart", "")
     )
     aligned = [one for one in evidence.variants if one.method.endswith(" (align True)")]
-    assert aligned and not any(map(epochs_given_up, aligned)) and {one.data for one in aligned} == {"cifar100"}
+    assert aligned and not any(map(epochs_given_up, aligned)) and {one.data for one in aligned} == {"cifar10", "cifar100"}
     for where in (HARD, HARD_MIXED):
         for name in ("mentornet-prop", "sl-prop") if where is HARD else ("mentornet-prop",):
             one, other = cells[f"{where} {name} (align True)"].errors, cells[f"{where} {name}"].errors
             assert all(one[seed] < other[seed] for seed in range(3))
+    effects = {
+        (where, name): [
+            cells[f"{where} {name} (align True)"].errors[seed] - cells[f"{where} {name}"].errors[seed]
+            for seed in range(3)
+        ]
+        for where in (PAIR, MIXED)
+        for name in ("mentornet-prop", "sl-prop")
+    }
+    for differences in effects.values():
+        low, high = interval(differences)
+        assert -NEAR < low < 0 < high < NEAR
+    assert sum(effect > 0 for where in (PAIR, MIXED) for effect in effects[where, "sl-prop"]) == 5
     best = cells[f"{HARD} mentornet-prop (align True)"].errors.values()
     assert max(best) - min(best) < 0.5
     every = (PAIR, MIXED, SYMMETRY, HARD, HARD_MIXED, HARD_SYMMETRY)

@@ -183,7 +183,9 @@ def test_numbers_in_the_text_match_the_records():
         r"\S*\d\S*", re.sub(names, "", text).replace(f"within {NEAR} points", "").replace(f"than {NEAR} apart", "")
     )
     aligned = [one for one in evidence.variants if one.method.endswith(" (align True)")]
-    assert aligned and not any(map(epochs_given_up, aligned)) and {one.data for one in aligned} == {"cifar10", "cifar100"}
+    assert (
+        aligned and not any(map(epochs_given_up, aligned)) and {one.data for one in aligned} == {"cifar10", "cifar100"}
+    )
     for where in (HARD, HARD_MIXED):
         for name in ("mentornet-prop", "sl-prop") if where is HARD else ("mentornet-prop",):
             one, other = cells[f"{where} {name} (align True)"].errors, cells[f"{where} {name}"].errors

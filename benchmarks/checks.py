@@ -16,7 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.record import ROOT, commit_of
+
 RECORD = ROOT / "benchmarks" / "results" / "checks.json"
 RUNS = {
     "lite0": ("--noise", "symmetry", "--rate", "0.2", "--noise-rate", "auto"),
@@ -61,9 +62,8 @@ def measure(argv: list[str], cache: str) -> dict[str, float]:
 
 
 def main() -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     found: dict[str, object] = {"python": platform.python_version(), "processor": platform.machine()}
-    found["commit"] = commit.strip()
+    found["commit"] = commit_of()
     with tempfile.TemporaryDirectory() as folder:
         for name, options in RUNS.items():
             run = str(Path(folder) / name)

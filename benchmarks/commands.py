@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.record import ROOT, commit_of
 from labelsieve.data import load_data
 from labelsieve.noise import corrupt, pair
 
-ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "commands.json"
 PICTURES, SIDE, RATE, REPEATS = 1500, 64, 0.3, 5
 
@@ -63,8 +63,7 @@ def median_of(words: list[str], package: Path, folder: Path) -> float:
 
 def measure_package(package: Path) -> dict[str, object]:
     """Measure one version of the package."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=package, capture_output=True, text=True)
-    found: dict[str, object] = {"commit": commit.stdout.strip()}
+    found: dict[str, object] = {"commit": commit_of(package)}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_pictures(folder / "pictures")

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.audit import made
+from benchmarks.record import commit_of
 from labelsieve.models import make_model
 from labelsieve.models.networks import Dropout
 from labelsieve.paper.results import classes_given_up
@@ -72,7 +72,7 @@ def main() -> None:
         print(f"{cell.method}, seed {cell.seed}: {reason}")
     there = [(change, cell) for change, cell in cells if (folder_of(cell, options.out) / "done").exists()]
     runs = [(change, read_run(folder_of(cell, options.out))) for change, cell in there]
-    rows = [row_of(change, run) | where(run) | {"commit": made("cpu")["commit"]} for change, run in runs]
+    rows = [row_of(change, run) | where(run) | {"commit": commit_of()} for change, run in runs]
     known = json.loads(options.record.read_text()) if options.record.exists() else []
     merged = list({key(row): row for row in [*known, *rows]}.values())
     options.record.write_text("[\n" + ",\n".join(map(json.dumps, merged)) + "\n]\n", encoding="utf-8")

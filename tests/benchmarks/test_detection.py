@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.audit import main
+from benchmarks.audit_scores import OURS, THEIRS, classifiers_table, steps_table
 from benchmarks.audit_tables import (
     POST_HOC,
     behind,
@@ -27,7 +28,6 @@ from benchmarks.auto import table as automatic_table
 from benchmarks.detection import auroc, average_precision, decision, precision_at_errors, ranking
 from benchmarks.peers import Watched, cross_validated, margins, normalized_margin, self_confidence, stratified_folds
 from benchmarks.peers import watched as watched_training
-from benchmarks.posthoc import OURS, THEIRS, classifiers_table, steps_table
 from benchmarks.record import read_rows
 from labelsieve.runs.data import Shelf
 from labelsieve.runs.execute import prepare

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -129,6 +129,19 @@ def find_backbone(
     if size is not None and size < SMALLEST_SIDE:
         raise InputError(f"--size {size} is too small for a backbone; use {SMALLEST_SIDE} or more")
     return loader(name, size, None if weights is None else Path(weights), usable_device(device))
+
+
+class BackboneSpec(NamedTuple):
+    """The arguments of `find_backbone`."""
+
+    name: str
+    size: int | None = None
+    weights: str | None = None
+    device: str = "cpu"
+
+    def load(self) -> Backbone:
+        """Return the backbone."""
+        return find_backbone(self.name, size=self.size, weights=self.weights, device=self.device)
 
 
 def _find_loader(name: str) -> "Loader":

@@ -42,7 +42,7 @@ from labelsieve.models.networks import (
     multiplications,
 )
 from labelsieve.predict import load
-from labelsieve.runs.data import Places, Shelf, encoder_of, gather, source_fingerprint_of
+from labelsieve.runs.data import Places, Shelf, backbone_of, gather, source_fingerprint_of
 from labelsieve.runs.folder import RunFolder, scores_name
 from labelsieve.runs.read import HELD_OUT, TESTED, TRAINED
 from labelsieve.runs.record import errors
@@ -86,7 +86,7 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     """Load the data, add noise, and create networks and method; raise every foreseeable error."""
     device = usable_device(experiment.device)
     _, train, valid, test, places, fingerprint, decided, skipped, targets, before = gather(experiment, shelf)
-    encoder = encoder_of(experiment)
+    spec = backbone_of(experiment)
     method = method_of(experiment, train)
     if decided is not None:
         for part in method.selections:
@@ -108,7 +108,7 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
         decided,
         skipped,
         targets,
-        None if encoder is None else shelf.backbone(encoder),
+        None if spec is None else shelf.backbone(spec),
         before,
     )
 

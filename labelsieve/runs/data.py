@@ -9,7 +9,7 @@ before anything is decoded.
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,7 +106,8 @@ class Places(NamedTuple):
     test: Tensor | None  # drawn from the training set
 
 
-class Gathered(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
     """The data of an experiment, on the CPU."""
 
     whole: Trainable  # the training set of the data, without the noise that the experiment adds
@@ -116,7 +117,7 @@ class Gathered(NamedTuple):
     places: Places
     fingerprint: str
     decided: Tensor | None = None  # (n) bool over `whole`: labels confirmed or corrected by a reviewer
-    skipped: Sequence[Unusable] = ()
+    skipped: Sequence[Unusable] = ()  # files and rows that cannot be read
     targets: Tensor | None = None  # (n, K) class probabilities of the samples of `train`, instead of labels
     before: Tensor | None = None  # (n) labels of `whole` before the decisions of a reviewer
 
@@ -149,8 +150,18 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
     if corrected is not None and targets is None:
         train = replace(train.relabelled(corrected[places]), clean=train.clean)
     skipped = shelf.skipped(experiment.data, reading_of(experiment), backbone_of(experiment))
-    where = Places(places, held, drawn)
-    return Gathered(sets.train, train, valid, test, where, fingerprint, decided, skipped, targets, before)
+    return Gathered(
+        whole=sets.train,
+        train=train,
+        valid=valid,
+        test=test,
+        places=Places(places, held, drawn),
+        fingerprint=fingerprint,
+        decided=decided,
+        skipped=skipped,
+        targets=targets,
+        before=before,
+    )
 
 
 def _corrected(file: str, train: Trainable) -> Tensor:

@@ -192,7 +192,8 @@ def read_parquet(path: Path, label: str | None = None, image: str | None = None,
     if opened.saved:
         classes = classes or _info_classes(opened.files[0].parent, roles.label)
     kind = "a saved dataset" if opened.saved else "Parquet shards" if path.is_dir() else "a Parquet table"
-    return list_table(_raw_table(path, parts, roles, reader, classes), kind + _of_texts(roles))
+    kind += "" if roles.text is None else " of texts"
+    return list_table(_raw_table(path, parts, roles, reader, classes), kind)
 
 
 def read_table_features(path: Path) -> dict[str, Array]:
@@ -346,10 +347,6 @@ def _assign_arrow_columns(
         if not accepts(schema.field(name).type):
             raise InputError(f"{source}: column {quote(name)} has the type {schema.field(name).type}; {rule}")
     return roles
-
-
-def _of_texts(roles: ColumnRoles) -> str:
-    return "" if roles.text is None else " of texts"
 
 
 def _embedded_column(schema: Arrow, roles: ColumnRoles) -> str | None:

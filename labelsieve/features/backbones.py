@@ -23,7 +23,7 @@ from torch.nn.functional import embedding_bag, interpolate
 
 from labelsieve.data.sets import IMAGENET
 from labelsieve.errors import InputError, nearest
-from labelsieve.features.installed import PACKAGES, default_backbone
+from labelsieve.features.installed import PACKAGES
 from labelsieve.models import make_model
 from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import VARIANTS
@@ -85,7 +85,7 @@ class Backbone:
             return self.encode(part)[:count].float().cpu()
 
     def about(self) -> dict[str, Any]:
-        """Return what `restore_backbone` needs beside the weights."""
+        """Return what `restore_backbone` needs besides the weights."""
         names = ("name", "kind", "size", "dim", "identity", "file")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -356,8 +356,8 @@ BACKBONES: dict[str, Loader] = {**dict.fromkeys(OWN_PIXELS, _load_own), "wordlla
 __all__ = [
     "BACKBONES",
     "Backbone",
+    "BackboneSpec",
     "ImageNetwork",
-    "default_backbone",
     "find_backbone",
     "fit_images",
     "own_backbone",

@@ -260,7 +260,7 @@ def displayable(content: bytes, side: int) -> Picture:
 
 
 def is_sharp(thumbnail: Path) -> bool:
-    """Return whether a thumbnail is large enough to be shown beside others."""
+    """Return whether a thumbnail is large enough to be shown next to others."""
     try:
         with Image.open(thumbnail) as image:
             return max(image.size) >= SHARP_SIDE

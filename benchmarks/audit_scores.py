@@ -68,10 +68,7 @@ class WideTally(Tally):
         self.criterion = next(part for part in method.parts() if isinstance(part, Criterion))
 
     def sample_values(self, step: Step, labels: Tensor) -> dict[str, Tensor]:
-        more = {
-            "observed": observed_confidence(step.probs, labels),
-            "score": self.criterion(step.probs, labels),
-        }
+        more = {"observed": observed_confidence(step.probs, labels), "score": self.criterion(step.probs, labels)}
         return {**super().sample_values(step, labels), **more}
 
 

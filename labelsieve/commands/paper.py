@@ -69,9 +69,7 @@ def _run_figure(options: Namespace) -> None:
     shared.check_on(options)
     from labelsieve.paper.figures import reproduce_figure
 
-    reproduce_figure(
-        **shared.selected(options, "number", "dataset", "seeds", "save", *RUNS),
-    )
+    reproduce_figure(**shared.selected(options, "number", "dataset", "seeds", "save", *RUNS))
 
 
 def _add_results(parser: ArgumentParser) -> None:

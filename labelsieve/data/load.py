@@ -43,12 +43,7 @@ from labelsieve.data.images import (
     common_frame,
     file_stamp,
 )
-from labelsieve.data.parquet import (
-    CellReader,
-    is_parquet,
-    read_parquet,
-    read_table_features,
-)
+from labelsieve.data.parquet import CellReader, is_parquet, read_parquet, read_table_features
 from labelsieve.data.published import (
     EMBEDDED_DIGESTS,
     PUBLISHED,

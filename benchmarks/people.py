@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from benchmarks.photos import average_precision, f1, to_nearest
+from benchmarks.detection import decision
+from benchmarks.photos import average_precision, to_nearest
 from benchmarks.record import Row, add_row, made_here, read_rows
 from labelsieve.audit.guesses import guesses_from_probs
 from labelsieve.audit.quality import THRESHOLD, judge_labels
@@ -35,6 +36,7 @@ from labelsieve.data import ReadOptions
 from labelsieve.data.load import find
 from labelsieve.features.judge import FOLDS, Judgment, judge_features, out_of_fold, stratified_folds
 from labelsieve.models.linear import one_hot, standardise
+from labelsieve.runs.tables import markdown
 
 Array = np.ndarray[Any, Any]
 RESULTS = Path(__file__).parent / "results" / "people.jsonl"
@@ -309,7 +311,7 @@ def evaluate(cell: Cell) -> Row:
             "sample_dependent": found.noise.sample_dependent,
             "class_dependent": found.noise.class_dependent,  # estimate for errors that depend on the class alone
             "average_precision": average_precision(wrong, found.quality) if wrong.any() else None,
-            "f1": f1(wrong, issues),
+            "f1": decision(wrong, issues)["f1"],
             "flagged": float(issues.mean()),
             **calibration(found.quality, ~wrong),
         },
@@ -320,7 +322,7 @@ def evaluate(cell: Cell) -> Row:
                 for method in ("self_confidence", "normalized_margin")
                 if wrong.any()
             },
-            "f1": f1(wrong, theirs),
+            "f1": decision(wrong, theirs)["f1"],
             "flagged": float(theirs.mean()),
         },
     }
@@ -425,7 +427,7 @@ def reviewed(cell: Cell) -> list[Row]:
             row[name] = {
                 "estimate": list(found.noise.rate),
                 "average_precision": average_precision(wrong, scores),
-                "f1": f1(wrong, scores < THRESHOLD),
+                "f1": decision(wrong, scores < THRESHOLD)["f1"],
                 "flagged": float((scores < THRESHOLD).mean()),
             }
         rows.append(rounded(row))
@@ -434,17 +436,14 @@ def reviewed(cell: Cell) -> list[Row]:
 
 def reviewed_table(cells: dict[str, list[Row]]) -> str:
     """Return a Markdown table of partial reviews."""
-    lines = [
-        "| data | suspects decided | wrong labels left, % | estimate, % | F1 "
-        "| without given labels: estimate, % | F1 |",
-        "| --- |" + " ---: |" * 6,
-    ]
+    header = ["data", "suspects decided", "wrong labels left, %", "estimate, %", "F1"]
+    lines = [[*header, "without given labels: estimate, %", "F1"]]
     for name, rows in cells.items():
         for row in rows:
-            ways = [row["with given labels"], row["without"]]
-            figures = " | ".join(f"{100 * way['estimate'][0]:.1f} | {way['f1']:.2f}" for way in ways)
-            lines.append(f"| {name} | {row['decided']:,} | {100 * row['wrong']:.1f} | {figures} |")
-    return "\n".join(lines)
+            lines.append([name, f"{row['decided']:,}", f"{100 * row['wrong']:.1f}"])
+            for way in (row["with given labels"], row["without"]):
+                lines[-1] += [f"{100 * way['estimate'][0]:.1f}", f"{way['f1']:.2f}"]
+    return markdown(lines)
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -512,24 +511,18 @@ def _figures(rows: Sequence[Row], noisy: bool) -> list[str]:
 
 def details(rows: Sequence[Row]) -> str:
     """Return a Markdown table of the cells with labels given by people."""
-    lines = [
-        "| data | wrong, % | estimate, % | range | cleanlab, % | HOC, % | average precision | cleanlab | F1 "
-        "| cleanlab |",
-        "| --- |" + " ---: |" * 9,
-    ]
+    header = ["data", "wrong, %", "estimate, %", "range", "cleanlab, %", "HOC, %"]
+    lines = [[*header, "average precision", "cleanlab", "F1", "cleanlab"]]
     for row in rows:
         if row["kind"] != "people":
             continue
         ours, theirs = row["labelsieve"], row["cleanlab"]
         best = max(theirs["self_confidence"], theirs["normalized_margin"])
         estimate, low, high = (100 * value for value in ours["estimate"])
-        neighbours = f"{100 * row['hoc']:.1f}" if "hoc" in row else ""
-        lines.append(
-            f"| {row['cell']} | {100 * row['wrong']:.1f} | {estimate:.1f} | {low:.1f} to {high:.1f} | "
-            f"{100 * theirs['estimate']:.1f} | {neighbours} | {ours['average_precision']:.3f} | {best:.3f} | "
-            f"{ours['f1']:.3f} | {theirs['f1']:.3f} |"
-        )
-    return "\n".join(lines)
+        lines.append([row["cell"], f"{100 * row['wrong']:.1f}", f"{estimate:.1f}", f"{low:.1f} to {high:.1f}"])
+        lines[-1] += [f"{100 * theirs['estimate']:.1f}", f"{100 * row['hoc']:.1f}" if "hoc" in row else ""]
+        lines[-1] += [f"{value:.3f}" for value in (ours["average_precision"], best, ours["f1"], theirs["f1"])]
+    return markdown(lines)
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ import numpy as np
 from PIL import Image
 from threadpoolctl import threadpool_limits
 
+from benchmarks.detection import decision
 from benchmarks.record import Row, add_row, made_here, read_rows
 from labelsieve.runs.tables import markdown
 
@@ -201,22 +202,19 @@ def train(cell: Cell) -> dict:
 
 def scored(cell: Cell, quality: np.ndarray, issues: np.ndarray, suggested: np.ndarray) -> dict:
     wrong = cell.given != cell.true
-    found = {"f1": f1(wrong, issues), "flagged": float(issues.mean())}
+    decided = decision(wrong, issues)
+    found = {"f1": decided["f1"], "flagged": float(issues.mean())}
     if wrong.any():
         found["average_precision"] = average_precision(wrong, quality)
-        found["precision"] = float((wrong & issues).sum() / max(1, issues.sum()))
-        found["recall"] = float((wrong & issues).sum() / wrong.sum())
+        found |= {name: decided[name] for name in ("precision", "recall")}
     found["wrong_after"] = float((np.where(issues, suggested, cell.given) != cell.true).mean())
     return {name: round(value, 4) for name, value in found.items()}
 
 
 def average_precision(wrong: np.ndarray, quality: np.ndarray) -> float:
+    """Return the mean precision at each wrong label; samples of equal quality count in the order of the data."""
     ranked = wrong[np.argsort(quality, kind="stable")]
     return float((np.cumsum(ranked) / np.arange(1, len(ranked) + 1))[ranked].mean())
-
-
-def f1(wrong: np.ndarray, issues: np.ndarray) -> float:
-    return float(2 * (wrong & issues).sum() / max(1, wrong.sum() + issues.sum()))
 
 
 def peers(cell: Cell) -> dict:

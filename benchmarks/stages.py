@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks import auto, photos
+from benchmarks.detection import decision
 from benchmarks.record import Row, add_row, made_here, read_rows
 from labelsieve.audit.explain import explain
 from labelsieve.audit.posterior import true_class_probs
@@ -52,7 +53,7 @@ def measure(cell: photos.Cell) -> Row:
     row: Row = {"accuracy": {name: _accuracy(x, each, test, right) for name, each in targets.items()}}
     for name, second in (("one round", None), ("two rounds", judgment.second)):
         quality = judge_labels(judgment.first, second).quality
-        row[name] = {"f1": photos.f1(wrong, quality < THRESHOLD)}
+        row[name] = {"f1": decision(wrong, quality < THRESHOLD)["f1"]}
         row[name] |= {"average_precision": photos.average_precision(wrong, quality)}
     return {"wrong": float(wrong.mean()), **row, "cpu_seconds": round(spent, 1)}
 

@@ -9,14 +9,11 @@ with human labels; files are also looked up in the folder LABELSIEVE_DATA.
 
 import argparse
 import contextlib
-import importlib.metadata
 import importlib.util
 import io
 import json
 import os
-import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,8 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import labelsieve
-from benchmarks.audit_tables import NOT_INSTALLED, everything, summary
+from benchmarks.audit_tables import everything, summary
 from benchmarks.detection import Array, decision, ranking
 from benchmarks.peers import (
     Clock,
@@ -40,6 +36,7 @@ from benchmarks.peers import (
     self_confidence,
     watched,
 )
+from benchmarks.record import made_on
 from labelsieve.audit import find_label_issues, label_quality
 from labelsieve.auto.audit import findings_of_run
 from labelsieve.auto.train import seconds_per_step
@@ -52,7 +49,7 @@ from labelsieve.runs.data import Shelf, labels_of
 from labelsieve.runs.execute import Prepared, prepare, run
 from labelsieve.runs.read import TESTED, read_samples
 from labelsieve.runs.spec import Experiment
-from labelsieve.runtime import best_device, device_name, generator
+from labelsieve.runtime import best_device, generator
 
 RECORD = Path(__file__).parent / "results" / "audit.json"
 NOISE = ("pair:0.4", "mixed:0.4", "symmetry:0.4", "pair:0.1", "symmetry:0.1")
@@ -119,7 +116,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if left:
         warm_up(bench)
     for task, name in left:
-        cell = {"system": name, **task.key, **systems()[name](bench, task), "made": made(args.device)}
+        cell = {"system": name, **task.key, **systems()[name](bench, task), "made": made_on(args.device)}
         record = [old for old in record if not is_of(old, task, name)] + [cell]
         args.out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(args.out, (json.dumps(record, indent=1) + "\n").encode())
@@ -360,19 +357,6 @@ def found(labels: str | None) -> str | None:
     if labels and folder and not Path(file or "").exists() and (Path(folder) / labels).parent.exists():
         return str(Path(folder) / labels)
     return labels
-
-
-def made(device: str) -> Cell:
-    """Return device, versions and commit."""
-    packages = ("torch", "numpy", "cleanlab", "scikit-learn")
-    versions = {"python": platform.python_version(), "labelsieve": labelsieve.__version__}
-    for package in packages:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = NOT_INSTALLED
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return {"device": device_name(device), "versions": versions, "commit": commit.stdout.strip()}
 
 
 if __name__ == "__main__":

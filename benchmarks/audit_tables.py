@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import NOT_INSTALLED
 from labelsieve.runs.tables import markdown, mean_and_error, plus_minus
 
 Cell = Mapping[str, Any]
@@ -23,7 +24,6 @@ POST_HOC = "labelsieve on cleanlab's probabilities"
 SCORES = (*OURS, POST_HOC, *PEERS)
 DECIDES = "cleanlab, self-confidence"  # the row with the F1 of cleanlab's issues
 NAMES = {DECIDES: "cleanlab, find_label_issues"}  # names of the rows in the F1 table
-NOT_INSTALLED = "not installed"
 FIGURES = ("average_precision", "auroc", "precision_at_errors", "f1")
 
 

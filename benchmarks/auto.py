@@ -12,7 +12,6 @@ such as labels of people.
 
 import argparse
 import csv
-import json
 import os
 import platform
 import shutil
@@ -23,17 +22,18 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from benchmarks.detection import Array, average_precision, decision
+from benchmarks.record import Row, add_row, read_rows
 from labelsieve.audit.findings import findings_from_guesses
 from labelsieve.auto.judge import best_judges
+from labelsieve.runs import record as run_record
 from labelsieve.runs.data import Shelf, gather
 from labelsieve.runs.read import PLAIN, SELECTING, read_json
-from labelsieve.runs.record import read_rows
 from labelsieve.runs.spec import experiment_for
 from labelsieve.runs.tables import markdown
 
@@ -41,7 +41,6 @@ RESULTS = Path(__file__).parent / "results" / "auto.jsonl"
 NOISES = (("pair", 0.4), ("mixed", 0.4), ("symmetry", 0.4), ("pair", 0.1), ("pair", 0.0))
 NO_NOISE = (("none", 0.0),)  # is added to a file that has wrong labels
 TRUE_RATE = "true rate"  # name of the trainings that are given it
-Row = dict[str, Any]
 _WRITING = threading.Lock()
 
 
@@ -61,12 +60,12 @@ def main(words: Sequence[str] | None = None) -> None:
         write_digits(args.work / "digits.npz")
     elif not args.table:
         codes = {path.resolve().name: path.resolve() for path in args.code}
-        known = {_cell_of(row) for row in read_record(args.record)}
+        known = {_cell_of(row) for row in read_rows(args.record)}
         left = [cell for cell in cells(args, codes) if cell._replace(data=Path(cell.data).name) not in known]
         with ThreadPoolExecutor(args.jobs) as pool:
             for done in [pool.submit(record, cell, codes, args) for cell in left]:
                 done.result()
-    print(table(read_record(args.record)))
+    print(table(read_rows(args.record)))
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -107,9 +106,7 @@ def record(cell: Cell, codes: dict[str, Path], args: argparse.Namespace) -> None
     row = measure(cell, codes.get(cell.code, next(iter(codes.values()))), run, args.work)
     with _WRITING:
         if row is not None:
-            args.record.parent.mkdir(parents=True, exist_ok=True)
-            with args.record.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            add_row(args.record, row)
         print(*cell, "failed" if row is None else f"{row['cpu_seconds']} CPU seconds", flush=True)
     if row is not None and not args.keep:
         shutil.rmtree(run)
@@ -206,7 +203,7 @@ def judged_by(kind: str, run: Path, true: Array) -> Row:
 
 def judges_in(run: Path) -> str:
     """Return who judged the labels of a run, also of the versions before decision 37."""
-    start = next(row for row in read_rows(run) if row["event"] == "start")
+    start = next(row for row in run_record.read_rows(run) if row["event"] == "start")
     reasons = [reason for reason in start["chosen"]["reasons"] if reason.startswith("judges: ")]
     if reasons:
         return "selecting" if "select samples" in reasons[0] else "plain"
@@ -219,7 +216,7 @@ def judges_in(run: Path) -> str:
 
 def error_of(run: Path) -> float:
     """Return the test error of the delivered model; versions before decision 37 have it in a folder of its own."""
-    rows = read_rows(run / "final" if (run / "final").exists() else run)
+    rows = run_record.read_rows(run / "final" if (run / "final").exists() else run)
     epoch = rows[-1]["chosen_epoch"]
     return next(float(row["test_error"]) for row in reversed(rows) if row.get("epoch") == epoch)
 
@@ -234,11 +231,6 @@ def write_digits(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = {"images": images[~test], "labels": labels[~test], "test_images": images[test], "test_labels": labels[test]}
     np.savez(path, **parts)
-
-
-def read_record(path: Path) -> list[Row]:
-    """Return the rows of a record; empty if there is none."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def _cell_of(row: Row) -> Cell:

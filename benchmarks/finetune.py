@@ -14,15 +14,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.photos import Cell, clothes
+from benchmarks.record import Row, add_row
+from labelsieve.runs.tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "finetune.jsonl"
 WAYS = {"head": [], "finetune": ["--finetune"], "finetune flip": ["--finetune", "--augment", "flip"]}
 
 
-def measure(cell: Cell, way: str, device: str, room: Path) -> dict[str, Any]:
+def measure(cell: Cell, way: str, device: str, room: Path) -> Row:
     """Train in one way and return the test accuracy, also after every epoch."""
     run, began = room / way.replace(" ", "-"), time.perf_counter()
     options = ["--device", device, "--threads", "1", "--workers", "2", *WAYS[way], "--out", str(run)]
@@ -42,14 +43,14 @@ def measure(cell: Cell, way: str, device: str, room: Path) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Return a Markdown table with the test accuracies of each set and draw."""
-    lines = [f"| test accuracy, % | {' | '.join(WAYS)} |", "| --- |" + " ---: |" * len(WAYS)]
+    lines = [["test accuracy, %", *WAYS]]
     for name, draw in dict.fromkeys((row["set"], row["draw"]) for row in rows):
         found = {row["what"]: row["test_accuracy"] for row in rows if (row["set"], row["draw"]) == (name, draw)}
         if len(found) == len(WAYS):
-            lines.append(f"| {name}, draw {draw} | {' | '.join(f'{found[way]:.1f}' for way in WAYS)} |")
-    return "\n".join(lines)
+            lines.append([f"{name}, draw {draw}", *(f"{found[way]:.1f}" for way in WAYS)])
+    return markdown(lines)
 
 
 def main() -> None:
@@ -64,8 +65,7 @@ def main() -> None:
         cell = clothes(options.clothing, options.noise, options.draw, Path(room) / "data")
         for way in WAYS:
             row = measure(cell, way, options.device, Path(room))
-            with options.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            add_row(options.out, row)
             print(json.dumps(row), flush=True)
 
 

@@ -16,20 +16,17 @@ import argparse
 import contextlib
 import io
 import json
-import os
-import platform
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import photos
+from benchmarks.record import Row, made_here
 from labelsieve.cli import execute
 from labelsieve.runs.read import Array, read_judgment, read_run, read_samples
 from labelsieve.runs.tables import markdown
@@ -50,7 +47,6 @@ FOUND = {  # columns of a record: rows of the second table
     "first": "contradicted by linear heads, first round",
     "second": "contradicted by linear heads, second round",
 }
-Row = dict[str, Any]
 
 
 def measure(clothing: Path, draws: int, work: Path) -> Iterator[Row]:
@@ -148,9 +144,7 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print the tables of the record")
     options = parser.parse_args()
     if not options.show:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-        versions = {package: version(package) for package in ("labelsieve", "torch", "numpy")}
-        made = {"commit": commit, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
+        made = made_here("labelsieve", "torch", "numpy")
         rows = []
         for row in measure(options.clothing, options.draws, options.work or options.clothing.parent):
             rows.append(row)

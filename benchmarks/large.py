@@ -4,11 +4,13 @@
     python -m benchmarks.large mapped [SAMPLES] [CLASSES]  writes benchmarks/results/audit_memory.json
     python -m benchmarks.large features [SAMPLES] [CLASSES] adds to benchmarks/results/large.json
     python -m benchmarks.large state                       writes benchmarks/results/state.json
+    python -m benchmarks.large tables [ROWS]               writes benchmarks/results/tables.json
 
 audit: `find_label_issues` and `label_quality` on tables in memory, each in a process of its own, at the same time as
 nothing else of this benchmark. --before names a checkout of an earlier version, which is measured in turn. Needs
 cleanlab. mapped: the same on a memory-mapped file. features: labels of which a fifth is wrong are judged by features on
-disk, stage by stage. state: bytes of the state of every method, at 1,000 classes.
+disk, stage by stage. state: bytes of the state of every method, at 1,000 classes. tables: time and memory to open a
+table of paths and one of numbers, each in a new process.
 """
 
 import argparse
@@ -29,7 +31,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+FOLDERS, LABELS = 1000, 100  # of a table of paths
 SIZES = ((200_000, 100), (1_000_000, 20))
 REPEATS = 3
 ROWS = 10_000  # written at once
@@ -108,8 +112,7 @@ def measure_here(name: str, samples: int, classes: int) -> dict[str, float]:
 
 def audit(before: Path | None) -> None:
     """Measure all calls, one after the other, and write the record."""
-    here = Path(__file__).parents[1]
-    systems = {"labelsieve": (here, []), "cleanlab": (here, ["--theirs"])}
+    systems = {"labelsieve": (ROOT, []), "cleanlab": (ROOT, ["--theirs"])}
     if before is not None:
         systems["labelsieve before"] = (before, [])
     record: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "cpu": platform.processor(), "rows": []}
@@ -307,11 +310,61 @@ def state(classes: int = 1000) -> None:
     (RESULTS / "state.json").write_text(json.dumps({"classes": classes, "bytes": record}, indent=1) + "\n")
 
 
+# --- tables
+
+
+def write_paths(folder: Path, rows: int) -> Path:
+    """Write a table of image paths, with empty files, since opening a table decodes nothing."""
+    for number in range(FOLDERS):
+        (folder / f"{number:03}").mkdir()
+    table = folder / "paths.csv"
+    with table.open("w") as file:
+        file.write("path,label\n")
+        for row in range(rows):
+            name = f"{row % FOLDERS:03}/{row}.jpg"
+            os.close(os.open(folder / name, os.O_CREAT))
+            file.write(f"{name},class {row % LABELS}\n")
+    return table
+
+
+def write_numbers(folder: Path, rows: int) -> Path:
+    """Write a table of five columns of numbers and a label."""
+    table = folder / "numbers.csv"
+    values = np.random.default_rng(0).normal(size=(rows, 5)).round(4)
+    with table.open("w") as file:
+        file.write("a,b,c,d,e,label\n")
+        file.writelines(f"{','.join(map(str, line))},{row % LABELS}\n" for row, line in enumerate(values.tolist()))
+    return table
+
+
+def open_here(path: str) -> dict[str, float]:
+    """Open a table and return seconds and peak megabytes, the latter including imports."""
+    from labelsieve.data.load import ReadOptions, find
+
+    began = time.perf_counter()
+    found = find(path, ReadOptions())
+    return {"rows": len(found.train), "seconds": round(time.perf_counter() - began, 2), "peak_mb": peak_mb()}
+
+
+def tables(rows: int) -> None:
+    """Open each table in a new process, and write the record."""
+    record: dict[str, Any] = {"cores": os.cpu_count(), "python": platform.python_version()}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, write in {"paths and labels": write_paths, "five columns of numbers": write_numbers}.items():
+            command = [sys.executable, "-m", "benchmarks.large", "open", str(write(Path(folder), rows))]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            record[name] = json.loads(done.stdout)
+            print(f"{name}: {record[name]}", flush=True)
+    (RESULTS / "tables.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("audit").add_argument("--before", type=Path)
     commands.add_parser("state")
+    commands.add_parser("tables").add_argument("rows", nargs="?", type=int, default=1_000_000)
+    commands.add_parser("open").add_argument("path")
     one = commands.add_parser("one")
     one.add_argument("name")
     one.add_argument("--theirs", action="store_true")
@@ -330,6 +383,10 @@ def main() -> None:
         audit(options.before)
     elif options.command == "one":
         print(json.dumps(measure_here(options.name, options.samples, options.classes)))
+    elif options.command == "tables":
+        tables(options.rows)
+    elif options.command == "open":
+        print(json.dumps(open_here(options.path)))
     elif options.command == "mapped":
         mapped(options.samples, options.classes)
     else:

@@ -14,15 +14,12 @@ benchmarks/results/people.jsonl as they are finished; finished ones are skipped.
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,13 +27,16 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from benchmarks.photos import average_precision, f1, to_nearest
+from benchmarks.detection import decision
+from benchmarks.photos import average_precision, to_nearest
+from benchmarks.record import Row, add_row, made_here, read_rows
 from labelsieve.audit.guesses import guesses_from_probs
 from labelsieve.audit.quality import THRESHOLD, judge_labels
 from labelsieve.data import ReadOptions
 from labelsieve.data.load import find
 from labelsieve.features.judge import FOLDS, Judgment, judge_features, out_of_fold, stratified_folds
 from labelsieve.models.linear import one_hot, standardise
+from labelsieve.runs.tables import markdown
 
 Array = np.ndarray[Any, Any]
 RESULTS = Path(__file__).parent / "results" / "people.jsonl"
@@ -283,7 +283,7 @@ def sources(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], tup
         yield "superclasses", partial(superclasses, options.cifar100), 0
 
 
-def evaluate(cell: Cell) -> dict[str, Any]:
+def evaluate(cell: Cell) -> Row:
     """Return the results of labelsieve, cleanlab and the HOC estimate."""
     from cleanlab.count import num_label_issues
     from cleanlab.filter import find_label_issues
@@ -311,7 +311,7 @@ def evaluate(cell: Cell) -> dict[str, Any]:
             "sample_dependent": found.noise.sample_dependent,
             "class_dependent": found.noise.class_dependent,  # estimate for errors that depend on the class alone
             "average_precision": average_precision(wrong, found.quality) if wrong.any() else None,
-            "f1": f1(wrong, issues),
+            "f1": decision(wrong, issues)["f1"],
             "flagged": float(issues.mean()),
             **calibration(found.quality, ~wrong),
         },
@@ -322,7 +322,7 @@ def evaluate(cell: Cell) -> dict[str, Any]:
                 for method in ("self_confidence", "normalized_margin")
                 if wrong.any()
             },
-            "f1": f1(wrong, theirs),
+            "f1": decision(wrong, theirs)["f1"],
             "flagged": float(theirs.mean()),
         },
     }
@@ -338,7 +338,7 @@ def first_round(features: torch.Tensor, labels: Array, judgment: Judgment) -> Ar
     return out_of_fold(standardise(features)[0], targets, stratified_folds(given, FOLDS, 0), judgment.strength)[0]
 
 
-def calibration(quality: Array, right: Array) -> dict[str, Any]:
+def calibration(quality: Array, right: Array) -> Row:
     """Return the expected calibration error, and mean and share of right labels among those of low quality."""
     bins = np.minimum((quality * BINS).astype(int), BINS - 1)
     weights = np.bincount(bins, minlength=BINS)
@@ -390,7 +390,7 @@ def rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def repeated(make: Callable[[], Cell]) -> dict[str, Any]:
+def repeated(make: Callable[[], Cell]) -> Row:
     """Return estimates, ranges and numbers of suspects with ten divisions into folds."""
     cell = make()
     assert cell.features is not None
@@ -403,7 +403,7 @@ def repeated(make: Callable[[], Cell]) -> dict[str, Any]:
     return {"wrong": round(float((cell.given != cell.true).mean()), 4), "rates": rates, "suspects": suspects}
 
 
-def reviewed(cell: Cell) -> list[dict[str, Any]]:
+def reviewed(cell: Cell) -> list[Row]:
     """Return what a second training finds after a perfect reviewer decided on some of the suspects of the first.
 
     With the labels before the decisions, as exported reviews contain them, and without.
@@ -419,7 +419,7 @@ def reviewed(cell: Cell) -> list[dict[str, Any]]:
         decided[order[: suspects if count is None else count]] = True
         labels = np.where(decided, cell.true, cell.given)
         wrong = labels != cell.true
-        row: dict[str, Any] = {"decided": int(decided.sum()), "wrong": float(wrong.mean())}
+        row: Row = {"decided": int(decided.sum()), "wrong": float(wrong.mean())}
         for name, before in (("with given labels", cell.given), ("without", None)):
             again = judge_features(features, labels, classes, decided, before=before)
             found = judge_labels(again.first, again.second)
@@ -427,29 +427,26 @@ def reviewed(cell: Cell) -> list[dict[str, Any]]:
             row[name] = {
                 "estimate": list(found.noise.rate),
                 "average_precision": average_precision(wrong, scores),
-                "f1": f1(wrong, scores < THRESHOLD),
+                "f1": decision(wrong, scores < THRESHOLD)["f1"],
                 "flagged": float((scores < THRESHOLD).mean()),
             }
         rows.append(rounded(row))
     return rows
 
 
-def reviewed_table(cells: dict[str, list[dict[str, Any]]]) -> str:
+def reviewed_table(cells: dict[str, list[Row]]) -> str:
     """Return a Markdown table of partial reviews."""
-    lines = [
-        "| data | suspects decided | wrong labels left, % | estimate, % | F1 "
-        "| without given labels: estimate, % | F1 |",
-        "| --- |" + " ---: |" * 6,
-    ]
+    header = ["data", "suspects decided", "wrong labels left, %", "estimate, %", "F1"]
+    lines = [[*header, "without given labels: estimate, %", "F1"]]
     for name, rows in cells.items():
         for row in rows:
-            ways = [row["with given labels"], row["without"]]
-            figures = " | ".join(f"{100 * way['estimate'][0]:.1f} | {way['f1']:.2f}" for way in ways)
-            lines.append(f"| {name} | {row['decided']:,} | {100 * row['wrong']:.1f} | {figures} |")
-    return "\n".join(lines)
+            lines.append([name, f"{row['decided']:,}", f"{100 * row['wrong']:.1f}"])
+            for way in (row["with given labels"], row["without"]):
+                lines[-1] += [f"{100 * way['estimate'][0]:.1f}", f"{way['f1']:.2f}"]
+    return markdown(lines)
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> str:
+def summary(rows: Sequence[Row]) -> str:
     """Return a Markdown table with one row per kind of noise and role."""
     lines = [
         "| errors | role | cells | truth in range, % | mean width, points | mean error of the estimate, points "
@@ -471,7 +468,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def pooled_calibration(rows: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
+def pooled_calibration(rows: Sequence[Row]) -> tuple[float, float, float]:
     """Return the calibration error over the samples of all rows, and mean and share of right ones of low quality."""
     bins = np.sum([row["labelsieve"]["bins"] for row in rows], axis=0)  # (BINS, 3)
     error = np.abs(bins[:, 1] - bins[:, 2]).sum() / bins[:, 0].sum()
@@ -479,7 +476,7 @@ def pooled_calibration(rows: Sequence[dict[str, Any]]) -> tuple[float, float, fl
     return float(error), float(stated / max(count, 1)), float(right / max(count, 1))
 
 
-def _figures(rows: Sequence[dict[str, Any]], noisy: bool) -> list[str]:
+def _figures(rows: Sequence[Row], noisy: bool) -> list[str]:
     ours, theirs = [row["labelsieve"] for row in rows], [row["cleanlab"] for row in rows]
     wrong = np.array([row["wrong"] for row in rows])
     estimate, low, high = np.array([each["estimate"] for each in ours]).T
@@ -512,26 +509,20 @@ def _figures(rows: Sequence[dict[str, Any]], noisy: bool) -> list[str]:
     ]
 
 
-def details(rows: Sequence[dict[str, Any]]) -> str:
+def details(rows: Sequence[Row]) -> str:
     """Return a Markdown table of the cells with labels given by people."""
-    lines = [
-        "| data | wrong, % | estimate, % | range | cleanlab, % | HOC, % | average precision | cleanlab | F1 "
-        "| cleanlab |",
-        "| --- |" + " ---: |" * 9,
-    ]
+    header = ["data", "wrong, %", "estimate, %", "range", "cleanlab, %", "HOC, %"]
+    lines = [[*header, "average precision", "cleanlab", "F1", "cleanlab"]]
     for row in rows:
         if row["kind"] != "people":
             continue
         ours, theirs = row["labelsieve"], row["cleanlab"]
         best = max(theirs["self_confidence"], theirs["normalized_margin"])
         estimate, low, high = (100 * value for value in ours["estimate"])
-        neighbours = f"{100 * row['hoc']:.1f}" if "hoc" in row else ""
-        lines.append(
-            f"| {row['cell']} | {100 * row['wrong']:.1f} | {estimate:.1f} | {low:.1f} to {high:.1f} | "
-            f"{100 * theirs['estimate']:.1f} | {neighbours} | {ours['average_precision']:.3f} | {best:.3f} | "
-            f"{ours['f1']:.3f} | {theirs['f1']:.3f} |"
-        )
-    return "\n".join(lines)
+        lines.append([row["cell"], f"{100 * row['wrong']:.1f}", f"{estimate:.1f}", f"{low:.1f} to {high:.1f}"])
+        lines[-1] += [f"{100 * theirs['estimate']:.1f}", f"{100 * row['hoc']:.1f}" if "hoc" in row else ""]
+        lines[-1] += [f"{value:.3f}" for value in (ours["average_precision"], best, ours["f1"], theirs["f1"])]
+    return markdown(lines)
 
 
 def main() -> None:
@@ -544,7 +535,7 @@ def main() -> None:
     parser.add_argument("--repeat", action="store_true", help="only repeat some cells with ten divisions into folds")
     parser.add_argument("--review", action="store_true", help="only simulate partial reviews of some cells")
     options = parser.parse_args()
-    done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    done = read_rows(options.out)
     if options.show:
         print(summary(done), details(done), sep="\n\n")
         if REVIEWED.exists():
@@ -552,9 +543,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of classifiers that stop early on purpose
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    versions = {package: version(package) for package in ("labelsieve", "torch", "numpy", "scikit-learn", "cleanlab")}
-    made = {"commit": commit, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
+    made = made_here("labelsieve", "torch", "numpy", "scikit-learn", "cleanlab")
     if options.repeat:
         chosen = ("CIFAR-10N worse 2,500 draw 0", "CIFAR-10N aggre 2,500 draw 0", "clothes nearest 25% draw 0")
         found = {name: repeated(make) for name, _, _, make in cells(options) if name in chosen}
@@ -570,8 +559,7 @@ def main() -> None:
             continue
         with threadpool_limits(1):
             row = {"cell": name, "kind": kind, "role": role, **evaluate(make()), "made": made}
-        with options.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        add_row(options.out, row)
         print(name, row["wrong"], row["labelsieve"], flush=True)
 
 

@@ -4,7 +4,7 @@ For every set and draw of noise, `labelsieve train FOLDER` runs as a command of 
 cleanlab 2.9 gets out-of-fold probabilities of scikit-learn's logistic regression on the same features, with the
 strength of the regularisation chosen by cross-validation on the noisy labels.
 
-    python benchmarks/photos.py --clothing clothing/ --banking banking77/ --cifar cifar10.npz --cifar-n labels.npz
+    python -m benchmarks.photos --clothing clothing/ --banking banking77/ --cifar cifar10.npz --cifar-n labels.npz
 
 Needs cleanlab 2.9 and scikit-learn. Noise A: 30% of the labels of eight classes of clothes move to the visually nearest
 class; for other data, 25% of the labels move to the class with the nearest mean of features. Noise B: 15% symmetric. C:
@@ -15,7 +15,6 @@ import argparse
 import csv
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -26,11 +25,14 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 from threadpoolctl import threadpool_limits
+
+from benchmarks.detection import decision
+from benchmarks.record import Row, add_row, made_here, read_rows
+from labelsieve.runs.tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "photos.jsonl"
 COST = RESULTS.with_name("photos_cost.json")
@@ -200,22 +202,19 @@ def train(cell: Cell) -> dict:
 
 def scored(cell: Cell, quality: np.ndarray, issues: np.ndarray, suggested: np.ndarray) -> dict:
     wrong = cell.given != cell.true
-    found = {"f1": f1(wrong, issues), "flagged": float(issues.mean())}
+    decided = decision(wrong, issues)
+    found = {"f1": decided["f1"], "flagged": float(issues.mean())}
     if wrong.any():
         found["average_precision"] = average_precision(wrong, quality)
-        found["precision"] = float((wrong & issues).sum() / max(1, issues.sum()))
-        found["recall"] = float((wrong & issues).sum() / wrong.sum())
+        found |= {name: decided[name] for name in ("precision", "recall")}
     found["wrong_after"] = float((np.where(issues, suggested, cell.given) != cell.true).mean())
     return {name: round(value, 4) for name, value in found.items()}
 
 
 def average_precision(wrong: np.ndarray, quality: np.ndarray) -> float:
+    """Return the mean precision at each wrong label; samples of equal quality count in the order of the data."""
     ranked = wrong[np.argsort(quality, kind="stable")]
     return float((np.cumsum(ranked) / np.arange(1, len(ranked) + 1))[ranked].mean())
-
-
-def f1(wrong: np.ndarray, issues: np.ndarray) -> float:
-    return float(2 * (wrong & issues).sum() / max(1, wrong.sum() + issues.sum()))
 
 
 def peers(cell: Cell) -> dict:
@@ -302,20 +301,20 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[Pat
                 yield f"CIFAR-10N {kind} {count:,}", seed, make
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Return a Markdown table with the means over the draws of each set; cleanlab's better ranking counts."""
     header = (
         "data | draws | wrong, % | estimate, % | truth in range | average precision | cleanlab | F1 | cleanlab | "
         "flagged, % | cleanlab | wrong after, % | accuracy, % | noisy labels | true labels"
     )
-    lines = [f"| {header} |", "| --- |" + " ---: |" * header.count("|")]
+    lines = [header.split(" | ")]
     for name in dict.fromkeys(row["set"] for row in rows):
         cells = [row for row in rows if row["set"] == name]
-        lines.append(f"| {' | '.join([name, str(len(cells)), *_means(cells)])} |")
-    return "\n".join(lines)
+        lines.append([name, str(len(cells)), *_means(cells)])
+    return markdown(lines)
 
 
-def _means(cells: Sequence[dict[str, Any]]) -> list[str]:
+def _means(cells: Sequence[Row]) -> list[str]:
     ours, theirs, plain = ([cell[key] for cell in cells] for key in ("labelsieve", "cleanlab", "logistic_regression"))
     inside = sum(
         each["estimate"][1] <= cell["wrong"] <= each["estimate"][2] for cell, each in zip(cells, ours, strict=True)
@@ -339,7 +338,7 @@ def _means(cells: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def short_table(rows: Sequence[dict[str, Any]], name: str = "clothes A") -> str:
+def short_table(rows: Sequence[Row], name: str = "clothes A") -> str:
     """Return a small Markdown table of one set, for the README."""
     cells = [row for row in rows if row["set"] == name]
 
@@ -367,9 +366,9 @@ def short_table(rows: Sequence[dict[str, Any]], name: str = "clothes A") -> str:
     return "\n".join(lines)
 
 
-def cost(folder: Path) -> dict[str, Any]:
+def cost(folder: Path) -> Row:
     """Return what the command costs with an empty and with a full cache."""
-    found: dict[str, Any] = {"images": sum(1 for _ in folder.rglob("*.jpg")), "load": os.getloadavg()[0]}
+    found: Row = {"images": sum(1 for _ in folder.rglob("*.jpg")), "load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as room:
         for state in ("empty cache", "full cache"):
             before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -397,15 +396,14 @@ def main() -> None:
     parser.add_argument("--cost", type=Path, metavar="FOLDER", help="only measure the cost of training on a folder")
     options = parser.parse_args()
     if options.show:
-        print(table([json.loads(line) for line in options.out.read_text().splitlines()]))
+        print(table(read_rows(options.out)))
         return
     if options.cost:
         text = json.dumps({**cost(options.cost), "cores": os.cpu_count(), "torch": version("torch")}, indent=1)
         COST.write_text(text + "\n")
         print(text)
         return
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    done = read_rows(options.out)
     for name, seed, make in cells(options):
         if any((row["set"], row["draw"]) == (name, seed) for row in done):
             continue
@@ -420,10 +418,8 @@ def main() -> None:
             row["labelsieve"] = train(cell)
             with threadpool_limits(1):  # several threads wait for each other on two cores
                 row |= {} if options.without_peers else peers(cell)
-        versions = {package: version(package) for package in ("labelsieve", "torch", "numpy", "scikit-learn")}
-        row["made"] = {"commit": commit, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
-        with options.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        row["made"] = made_here("labelsieve", "torch", "numpy", "scikit-learn")
+        add_row(options.out, row)
         print(json.dumps(row), flush=True)
 
 

@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.audit import made
+from benchmarks.record import made_on
 from labelsieve.integrations.sklearn import SieveClassifier
 from labelsieve.noise import corrupt, transition
 from labelsieve.runs.tables import markdown
@@ -98,7 +98,7 @@ def main(words: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     jobs = [(name, *noise, seed) for noise in NOISES for name in CLASSIFIERS for seed in args.seeds]
     settled = [(name, "pair", 0.4, seed) for name in (GUARDED, BARE) for seed in SETTLED]
-    record = {**made("cpu"), "threads": 1, "rows": [row_of(*job) for job in jobs]}
+    record = {**made_on("cpu"), "threads": 1, "rows": [row_of(*job) for job in jobs]}
     record["guards"] = [row_of(*job) for job in settled]
     args.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(table(record["rows"]), guards(record["guards"]), sep="\n\n")

@@ -11,20 +11,17 @@ they are finished; finished ones are skipped.
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks import auto, photos
+from benchmarks.detection import decision
+from benchmarks.record import Row, add_row, made_here, read_rows
 from labelsieve.audit.explain import explain
 from labelsieve.audit.posterior import true_class_probs
 from labelsieve.audit.quality import THRESHOLD, judge_labels
@@ -34,7 +31,6 @@ from labelsieve.runs.tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "stages.jsonl"
 SINCE = "01563a6"  # commit of the runs from scratch with today's stages
-Row = dict[str, Any]
 
 
 def measure(cell: photos.Cell) -> Row:
@@ -57,7 +53,7 @@ def measure(cell: photos.Cell) -> Row:
     row: Row = {"accuracy": {name: _accuracy(x, each, test, right) for name, each in targets.items()}}
     for name, second in (("one round", None), ("two rounds", judgment.second)):
         quality = judge_labels(judgment.first, second).quality
-        row[name] = {"f1": photos.f1(wrong, quality < THRESHOLD)}
+        row[name] = {"f1": decision(wrong, quality < THRESHOLD)["f1"]}
         row[name] |= {"average_precision": photos.average_precision(wrong, quality)}
     return {"wrong": float(wrong.mean()), **row, "cpu_seconds": round(spent, 1)}
 
@@ -98,10 +94,9 @@ def tables(rows: Sequence[Row], scratch: Sequence[Row]) -> str:
     return f"{markdown(lines)}\n\n{markdown(others)}"
 
 
-def read_rows() -> tuple[list[Row], list[Row]]:
+def read_records() -> tuple[list[Row], list[Row]]:
     """Return the rows of this record, and those of the trainings from scratch."""
-    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    return rows, [row for row in auto.read_record(auto.RESULTS) if row["code"] == SINCE]
+    return read_rows(RESULTS), [row for row in read_rows(auto.RESULTS) if row["code"] == SINCE]
 
 
 def main() -> None:
@@ -113,20 +108,17 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print the tables of the finished rows")
     options = parser.parse_args()
     if options.show:
-        print(tables(*read_rows()))
+        print(tables(*read_records()))
         return
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    versions = {package: version(package) for package in ("labelsieve", "torch", "numpy")}
-    made = {"commit": commit, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
-    done = read_rows()[0]
+    made = made_here("labelsieve", "torch", "numpy")
+    done = read_records()[0]
     for name, seed, make in photos.cells(options):
         if name.endswith(" C") or any((row["set"], row["draw"]) == (name, seed) for row in done):
             continue
         with tempfile.TemporaryDirectory(dir=options.clothing.parent if options.clothing else None) as room:
             row = {"set": name, "draw": seed, **measure(make(Path(room) / "data")), "made": made}
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        add_row(RESULTS, row)
         print(json.dumps(row), flush=True)
 
 

@@ -79,7 +79,7 @@ def test_the_cost_of_embedding_comes_from_the_record():
 
 
 def test_tables_of_the_stages_match_the_records():
-    assert stages.tables(*stages.read_rows()) in AUTO
+    assert stages.tables(*stages.read_records()) in AUTO
 
 
 def test_tables_of_photographs_match_the_record():

@@ -7,7 +7,7 @@
 - audit: the audit of a finished run
 - files: the audit of labels, and of predicted probabilities or features, from files
 - samples: thumbnails, texts and rows that show single samples
-- score: what a run found, beside the truth, where noise was added
+- score: the findings of a run, compared with the truth, where noise was added
 """
 
 __all__ = ["audit", "files", "heads", "judge", "plan", "samples", "score", "train"]

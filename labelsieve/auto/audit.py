@@ -13,13 +13,7 @@ from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import Findings, findings_from_guesses
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.audit.others import OtherIssues
-from labelsieve.auto.judge import (
-    held_out_guesses,
-    noise_of_guesses,
-    opinion_on,
-    rate_of_selecting,
-    reported_rate,
-)
+from labelsieve.auto.judge import held_out_guesses, noise_of_guesses, opinion_on, rate_of_selecting, reported_rate
 from labelsieve.auto.samples import sample_renderer, sample_texts
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.labels import LabelOverlay
@@ -31,18 +25,7 @@ from labelsieve.review.decisions import read_decisions
 from labelsieve.runs.data import Gathered, Shelf, gather, reading_of
 from labelsieve.runs.execute import is_linear_head, versions
 from labelsieve.runs.find import refuse_unfinished
-from labelsieve.runs.read import (
-    CORRECTED,
-    HEAD,
-    HEADS,
-    HELD_OUT,
-    PLAIN,
-    TARGETS,
-    TESTED,
-    Run,
-    read_run,
-    read_samples,
-)
+from labelsieve.runs.read import CORRECTED, HEAD, HEADS, HELD_OUT, PLAIN, TARGETS, TESTED, Run, read_run, read_samples
 from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import Experiment, experiment_from, with_defaults
 from labelsieve.runtime import is_usable
@@ -96,14 +79,7 @@ def audit_run(
     texts = sample_texts(whole)
     rows = None if features is None else features.float().numpy(force=True)
     write_audit(
-        findings,
-        out or path / "audit",
-        made,
-        penalty=penalty,
-        render=render,
-        texts=texts,
-        features=rows,
-        export=export,
+        findings, out or path / "audit", made, penalty=penalty, render=render, texts=texts, features=rows, export=export
     )
     print_ignored_decisions(path, export)
 

@@ -23,7 +23,7 @@ from labelsieve.features.embed import Cache, seconds_per_sample, unknown_samples
 from labelsieve.features.judge import Judgment, choose_strength, judge_features, seconds_of_heads
 from labelsieve.files import SUMS, usable_cores, write_atomically, write_seal
 from labelsieve.models.linear import one_hot
-from labelsieve.runs.data import Gathered, Shelf, encoder_of, reading_of
+from labelsieve.runs.data import Gathered, Shelf, backbone_of, reading_of
 from labelsieve.runs.read import JUDGMENT, TARGETS, Array
 from labelsieve.runs.spec import Experiment
 from labelsieve.runtime import device_name
@@ -73,16 +73,16 @@ def forecast_heads(
     """
     splits = find(experiment.data, reading_of(experiment)).splits()
     train = splits["train"]
-    encoder = encoder_of(experiment)
+    spec = backbone_of(experiment)
     missing, seconds, dim = 0, 0.0, train.shape[0] if isinstance(train, Labelled) else 0
-    if encoder is not None:
-        backbone = shelf.backbone(encoder)
+    if spec is not None:
+        backbone = shelf.backbone(spec)
         cache = Cache(backbone, experiment.cache)
         missing = sum(len(unknown_samples(split, cache)) for split in splits.values())
         seconds = missing * seconds_per_sample(train, backbone) / (experiment.workers or usable_cores())
         dim = backbone.dim
     heads = seconds_of_heads(len(train), dim, len(train.classes), experiment.device) / experiment.threads
-    known = "features are in the cache" if encoder else "features are given"
+    known = "features are in the cache" if spec else "features are given"
     work = f"{missing:,} features to compute ({duration(seconds)})" if missing else known
     if (last := finetuning(len(train), len(train.classes))) > 0:
         work += f"; fine-tuning takes {duration(last)}"

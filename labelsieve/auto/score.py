@@ -1,4 +1,4 @@
-"""Score of a run on features to whose labels noise was added: what its audit found, and its error, beside the truth."""
+"""Score of a run on features to whose labels noise was added: its findings and its error, compared with the truth."""
 
 from dataclasses import replace
 from pathlib import Path

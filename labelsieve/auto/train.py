@@ -44,7 +44,7 @@ from labelsieve.methods import Problem, make, options_of
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_networks, make_placeholder, move_to_device
 from labelsieve.progress import Pace, Plan, watching
-from labelsieve.runs.data import Shelf, encoder_of, gather, reading_of, source_fingerprint_of
+from labelsieve.runs.data import Shelf, backbone_of, gather, reading_of, source_fingerprint_of
 from labelsieve.runs.execute import (
     LINEAR,
     Prepared,
@@ -196,9 +196,9 @@ def _refuse_finetuning(experiment: Experiment, automatic: bool, final: bool) -> 
 
 
 def _finetuning(experiment: Experiment, open_settings: Collection[str], shelf: Shelf) -> Experiment:
-    encoder = encoder_of(experiment)
-    assert encoder is not None
-    return finetuning(experiment, shelf.backbone(encoder).size, OWN_NORMALISE[encoder.name], open_settings)
+    spec = backbone_of(experiment)
+    assert spec is not None
+    return finetuning(experiment, shelf.backbone(spec).size, OWN_NORMALISE[spec.name], open_settings)
 
 
 def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Experiment:

@@ -1,7 +1,6 @@
 """labelsieve compare: train several methods over several seeds, and compare their errors on the test set."""
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
@@ -36,13 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "and up to six other methods with the first; in a csv all with the first",
     )
     shared.add_output(parser)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("runs/compare"),
-        metavar="FOLDER",
-        help="folder for runs, table.md and picture; finished runs are not repeated. Default: runs/compare",
-    )
+    text = "folder for runs, table.md and picture; finished runs are not repeated"
+    shared.add_path(parser, "--out", "runs/compare", "FOLDER", text)
     shared.add_reading(parser)
     shared.add_training(parser, full=False)
     shared.add_config(parser)

@@ -48,9 +48,8 @@ def run(options: Namespace) -> None:
     shared.check_on(options)
     from labelsieve.data import ReadOptions
     from labelsieve.data.images import describe_unusable
-    from labelsieve.features.backbones import find_backbone
-    from labelsieve.features.embed import load_embedded
-    from labelsieve.features.export import refuse_file, save_features
+    from labelsieve.features.backbones import BackboneSpec
+    from labelsieve.features.embed import load_embedded, refuse_file, save_features
     from labelsieve.progress import Counting
     from labelsieve.runtime import best_device
 
@@ -63,12 +62,12 @@ def run(options: Namespace) -> None:
     )
     name = options.backbone or choose_backbone(options.data, reading)
     device = best_device() if options.device == "auto" else options.device
-    backbone = find_backbone(name, size=options.size, weights=options.weights, device=device)
+    spec = BackboneSpec(name, options.size, options.weights, device)
+    backbone = spec.load()
     with Counting(f"embedding with {name}", backbone.kind) as counting:
         if options.on != "here":
-            from labelsieve.sweep.embed import BackboneSpec, embed_on_ray
+            from labelsieve.sweep.embed import embed_on_ray
 
-            spec = BackboneSpec(name, options.size, options.weights, device)
             embed_on_ray(
                 options.data, reading, spec, on=options.on, cache=options.cache, watch=counting.step, say=print
             )

@@ -1,7 +1,14 @@
 """Options that several commands share, and the settings that follow from them."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace, _ArgumentGroup
+from argparse import (
+    ArgumentParser,
+    ArgumentTypeError,
+    BooleanOptionalAction,
+    Namespace,
+    _ActionsContainer,
+    _ArgumentGroup,
+)
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -45,6 +52,12 @@ def add_data(parser: ArgumentParser, default: str | None = None) -> None:
         parser.add_argument("data", metavar="DATA", help=DATA_HELP)
     else:
         parser.add_argument("data", metavar="DATA", nargs="?", default=default, help=f"{DATA_HELP}. Default: {default}")
+
+
+def add_path(group: _ActionsContainer, option: str, default: str, metavar: str, text: str) -> None:
+    """Add an option for a file or folder that has a default."""
+    text = f"{text}. Default: {default}"
+    group.add_argument(option, type=Path, default=Path(default), metavar=metavar, help=text)
 
 
 def add_columns(parser: ArgumentParser) -> _ArgumentGroup:
@@ -233,27 +246,6 @@ def check_on(options: Namespace) -> None:
     from labelsieve.sweep.address import refuse_unreachable
 
     refuse_unreachable(options.on)
-
-
-def add_reproduction(parser: ArgumentParser) -> None:
-    """Add the options of commands that reproduce the paper."""
-    group = add_machines(parser)
-    group.add_argument("--threads", type=integer, default=1, metavar="N", help="CPU threads of each run. Default: 1")
-    group.add_argument("--show", action="store_true", help="show finished runs; train nothing")
-    group.add_argument(
-        "--out",
-        type=Path,
-        default=Path("runs/paper"),
-        metavar="FOLDER",
-        help="folder for new runs. Default: runs/paper",
-    )
-    group.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="FOLDER",
-        help="folder of committed records, which count as finished runs. Default: results",
-    )
 
 
 def add_seeds(parser: ArgumentParser) -> None:

@@ -6,6 +6,20 @@ from pathlib import Path
 from labelsieve.commands import Command
 from labelsieve.commands import options as shared
 
+RUNS = ("show", "out", "results", "at_once", "on", "device", "precision", "threads")  # options of _add_runs
+
+
+def _add_runs(parser: ArgumentParser) -> None:
+    """Add the options for finished and missing runs."""
+    group = shared.add_machines(parser)
+    group.add_argument(
+        "--threads", type=shared.integer, default=1, metavar="N", help="CPU threads of each run. Default: 1"
+    )
+    group.add_argument("--show", action="store_true", help="show finished runs; train nothing")
+    shared.add_path(group, "--out", "runs/paper", "FOLDER", "folder for new runs")
+    text = "folder of committed records, which count as finished runs"
+    shared.add_path(group, "--results", "results", "FOLDER", text)
+
 
 def _add_table(parser: ArgumentParser) -> None:
     parser.add_argument(
@@ -20,7 +34,7 @@ def _add_table(parser: ArgumentParser) -> None:
         "--epochs", type=shared.integer, metavar="N", help="epochs of the runs of table small. Default: 12"
     )
     shared.add_output(parser)
-    shared.add_reproduction(parser)
+    _add_runs(parser)
 
 
 def _run_table(options: Namespace) -> None:
@@ -31,8 +45,7 @@ def _run_table(options: Namespace) -> None:
         options.name,
         keep=shared.selected(options, "dataset", "noise", "rate", "methods"),
         form=options.format,
-        **shared.selected(options, "seeds", "epochs", "save", "show", "out", "results", "at_once", "on"),
-        **shared.selected(options, "device", "precision", "threads"),
+        **shared.selected(options, "seeds", "epochs", "save", *RUNS),
     )
 
 
@@ -49,34 +62,20 @@ def _add_figure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--save", type=Path, metavar="FOLDER", help="folder for the pictures. Default: that of the runs"
     )
-    shared.add_reproduction(parser)
+    _add_runs(parser)
 
 
 def _run_figure(options: Namespace) -> None:
     shared.check_on(options)
     from labelsieve.paper.figures import reproduce_figure
 
-    reproduce_figure(
-        **shared.selected(options, "number", "dataset", "seeds", "save", "show", "out", "results", "at_once", "on"),
-        **shared.selected(options, "device", "precision", "threads"),
-    )
+    reproduce_figure(**shared.selected(options, "number", "dataset", "seeds", "save", *RUNS))
 
 
 def _add_results(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="FOLDER",
-        help="folder of the records. Default: results",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("docs/results.md"),
-        metavar="FILE",
-        help="the page; its figures are written to figures/ next to it. Default: docs/results.md",
-    )
+    shared.add_path(parser, "--results", "results", "FOLDER", "folder of the records")
+    text = "the page; its figures are written to figures/ next to it"
+    shared.add_path(parser, "--out", "docs/results.md", "FILE", text)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if page or figures are out of date")
 
 

@@ -64,12 +64,10 @@ def open_cache(folder: Path, pictures: Pictures, frame: Frame, workers: int = 1)
     pixels = _map(path, shape)
     if pixels is None:
         with _locked(path.with_suffix(".lock")):
-            pixels = _map(path, shape)  # another process may have built it meanwhile
-            if pixels is None:
+            if _map(path, shape) is None:  # else another process has built it meanwhile
                 _build(path, pictures, frame, workers)
-                pixels = _map(path, shape)
-    if pixels is None:
-        raise InputError(f"cannot use {path}: it changed after it was written; use another --cache folder")
+            pixels = _map(path, shape)
+    assert pixels is not None
     return DecodedCache(path, pixels)
 
 

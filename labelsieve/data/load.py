@@ -43,14 +43,7 @@ from labelsieve.data.images import (
     common_frame,
     file_stamp,
 )
-from labelsieve.data.parquet import (
-    CellReader,
-    is_parquet,
-    is_saved_dataset,
-    read_parquet,
-    read_saved_dataset,
-    read_table_features,
-)
+from labelsieve.data.parquet import CellReader, is_parquet, read_parquet, read_table_features
 from labelsieve.data.published import (
     EMBEDDED_DIGESTS,
     PUBLISHED,
@@ -104,7 +97,6 @@ FOLDER_FORMATS = (  # the first that matches is used
     _Format(is_clothing1m, read_clothing1m, contained=True),
     _Format(is_animal10n_binary, read_animal10n_binary, contained=True),
     _Format(is_animal10n, read_animal10n, contained=True),
-    _Format(is_saved_dataset, read_saved_dataset, columns=True),
     _Format(is_parquet, read_parquet, columns=True),
     _Format(is_table_folder, read_table_folder, columns=True),
     _Format(lambda path: True, read_folder, contained=True),
@@ -207,7 +199,7 @@ def read_features(file: Path) -> FeatureFile:
     """Return the features in a .npy, .npz or Parquet file or in a saved dataset."""
     if file.suffix.lower() in (".npy", ".npz") and file.is_file():
         return read_array_features(file)
-    if is_saved_dataset(file) or (is_parquet(file) and file.exists()):
+    if is_parquet(file) and file.exists():
         return FeatureFile(read_table_features(file), {})
     fault = "unknown format" if file.exists() else "no such file"
     raise InputError(

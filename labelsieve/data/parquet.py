@@ -137,37 +137,39 @@ class _ArrowPieces:
         return True
 
 
+class _Opened(NamedTuple):
+    """The files of a table; all have the same columns."""
+
+    files: list[Path]
+    splits: list[str | None]
+    contents: list[Arrow]  # Parquet files, or the tables of Arrow streams
+    schema: Arrow
+    saved: bool  # by `save_to_disk`
+
+    def read(self, columns: Sequence[str]) -> list[_TableFile]:
+        """Read some columns of every file."""
+        parts = []
+        for file, split, content in zip(self.files, self.splits, self.contents, strict=True):
+            with _arrow_errors(file):
+                rows = content.select(columns) if self.saved else content.read(columns=columns)
+                parts.append(_TableFile(file, split, rows))
+        return parts
+
+    def cells(self, column: str, folder: Path) -> CellReader:
+        """Return a reader of the encoded images in a column."""
+        if self.saved:
+            starts = _starts([table.num_rows for table in self.contents])
+            return CellReader(_ArrowPieces(tuple(self.files), column), starts, folder)
+        groups = [(k, group) for k, file in enumerate(self.contents) for group in range(file.num_row_groups)]
+        sizes = [self.contents[k].metadata.row_group(group).num_rows for k, group in groups]
+        return CellReader(_ParquetPieces(tuple(self.files), column, tuple(groups)), _starts(sizes), folder)
+
+
 def is_parquet(path: Path) -> bool:
-    """Return whether a path is a Parquet file, or a folder with Parquet files."""
-    return any(path.glob("*.parquet")) if path.is_dir() else path.suffix.lower() in PARQUET_SUFFIXES
-
-
-def read_parquet(path: Path, label: str | None = None, image: str | None = None, text: str | None = None) -> Listing:
-    """List the rows of a Parquet file, or of a folder of Parquet files with equal columns.
-
-    If all files of a folder have names that start with train, test or validation, they define the splits.
-    """
-    parquet = _pyarrow("parquet")
-    files, splits = _parquet_parts(path)
-    opened = []
-    for file in files:
-        with _arrow_errors(file):
-            opened.append(parquet.ParquetFile(file))
-    schemas = [file.schema_arrow for file in opened]
-    _check_equal_columns(files, schemas)
-    roles = _assign_arrow_columns(schemas[0], str(path), label, image, text)
-    reader, embedded = None, _embedded_column(schemas[0], roles)
-    if embedded is not None:
-        groups = [(k, group) for k, file in enumerate(opened) for group in range(file.num_row_groups)]
-        sizes = [opened[k].metadata.row_group(group).num_rows for k, group in groups]
-        pieces = _ParquetPieces(tuple(files), embedded, tuple(groups))
-        reader = CellReader(pieces, _starts(sizes), _image_folder(path))
-    parts = []
-    for file, content, split in zip(files, opened, splits, strict=True):
-        with _arrow_errors(file):
-            parts.append(_TableFile(file, split, content.read(columns=_columns_to_read(roles, embedded))))
-    kind = ("Parquet shards" if path.is_dir() else "a Parquet table") + _of_texts(roles)
-    return list_table(_raw_table(path, parts, roles, reader, _schema_classes(schemas[0], roles.label)), kind)
+    """Return whether a path is a Parquet file, a folder with Parquet files, or a saved dataset."""
+    if path.is_dir():
+        return is_saved_dataset(path) or any(path.glob("*.parquet"))
+    return path.suffix.lower() in PARQUET_SUFFIXES
 
 
 def is_saved_dataset(path: Path) -> bool:
@@ -175,28 +177,23 @@ def is_saved_dataset(path: Path) -> bool:
     return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 
 
-def read_saved_dataset(
-    path: Path, label: str | None = None, image: str | None = None, text: str | None = None
-) -> Listing:
-    """List the rows of a folder that `save_to_disk` wrote; the folders of a dataset dict are the splits."""
-    _pyarrow("ipc")
-    files = _saved_files(path)
-    paths = [file for file, _ in files]
-    tables = []
-    for file in paths:
-        with _arrow_errors(file):
-            tables.append(_open_stream(file))
-    _check_equal_columns(paths, [table.schema for table in tables])
-    schema = tables[0].schema
-    roles = _assign_arrow_columns(schema, str(path), label, image, text)
-    reader, embedded = None, _embedded_column(schema, roles)
-    if embedded is not None:
-        starts = _starts([table.num_rows for table in tables])
-        reader = CellReader(_ArrowPieces(tuple(paths), embedded), starts, path)
-    needed = _columns_to_read(roles, embedded)
-    parts = [_TableFile(file, split, table.select(needed)) for (file, split), table in zip(files, tables, strict=True)]
-    classes = _schema_classes(schema, roles.label) or _info_classes(paths[0].parent, roles.label)
-    return list_table(_raw_table(path, parts, roles, reader, classes), "a saved dataset" + _of_texts(roles))
+def read_parquet(path: Path, label: str | None = None, image: str | None = None, text: str | None = None) -> Listing:
+    """List the rows of a Parquet file, of a folder of Parquet files with equal columns, or of a saved dataset.
+
+    If all files of a folder have names that start with train, test or validation, they define the splits, as do the
+    folders of a saved dataset dict.
+    """
+    opened = _open_files(path)
+    roles = _assign_arrow_columns(opened.schema, str(path), label, image, text)
+    embedded = _embedded_column(opened.schema, roles)
+    reader = None if embedded is None else opened.cells(embedded, _image_folder(path))
+    parts = opened.read(_columns_to_read(roles, embedded))
+    classes = _schema_classes(opened.schema, roles.label)
+    if opened.saved:
+        classes = classes or _info_classes(opened.files[0].parent, roles.label)
+    kind = "a saved dataset" if opened.saved else "Parquet shards" if path.is_dir() else "a Parquet table"
+    kind += "" if roles.text is None else " of texts"
+    return list_table(_raw_table(path, parts, roles, reader, classes), kind)
 
 
 def read_table_features(path: Path) -> dict[str, Array]:
@@ -204,24 +201,29 @@ def read_table_features(path: Path) -> dict[str, Array]:
 
     The features are the only column of lists, or else all numeric columns that are not named as a label or an index.
     """
-    saved = is_saved_dataset(path)
-    files = _saved_files(path) if saved else list(zip(*_parquet_parts(path), strict=True))
-    opened = []
-    for file, _ in files:
-        with _arrow_errors(file):
-            opened.append(_open_stream(file) if saved else _pyarrow("parquet").ParquetFile(file))
-    schemas = [found.schema if saved else found.schema_arrow for found in opened]
-    _check_equal_columns([file for file, _ in files], schemas)
-    vectors, numbers = _feature_columns(schemas[0])
+    opened = _open_files(path)
+    vectors, numbers = _feature_columns(opened.schema)
     if len(vectors) > 1 or not (vectors or numbers):
-        known = join_names(schemas[0].names, 20)
+        known = join_names(opened.schema.names, 20)
         raise InputError(f"{path} needs one column of lists of numbers, or numeric columns (columns: {known})")
     parts: dict[str, list[_TableFile]] = {}
-    for (file, split), found in zip(files, opened, strict=True):
-        with _arrow_errors(file):
-            rows = found.select(vectors or numbers) if saved else found.read(columns=vectors or numbers)
-            parts.setdefault(split or "train", []).append(_TableFile(file, split, rows))
+    for part in opened.read(vectors or numbers):
+        parts.setdefault(part.split or "train", []).append(part)
     return {split: _split_features(known, vectors, numbers) for split, known in parts.items()}
+
+
+def _open_files(path: Path) -> _Opened:
+    """Open the files of a table; raise if their columns differ."""
+    saved = is_saved_dataset(path)
+    library = _pyarrow("ipc" if saved else "parquet")
+    files, splits = _saved_files(path) if saved else _parquet_files(path)
+    contents = []
+    for file in files:
+        with _arrow_errors(file):
+            contents.append(_open_stream(file) if saved else library.ParquetFile(file))
+    schemas = [content.schema if saved else content.schema_arrow for content in contents]
+    _check_equal_columns(files, schemas)
+    return _Opened(files, splits, contents, schemas[0], saved)
 
 
 def _feature_columns(schema: Arrow) -> tuple[list[str], list[str]]:
@@ -285,7 +287,7 @@ def _column_chunks(metadata: Arrow) -> Iterator[Arrow]:
         yield from map(metadata.row_group(group).column, range(metadata.num_columns))
 
 
-def _parquet_parts(path: Path) -> tuple[list[Path], list[str | None]]:
+def _parquet_files(path: Path) -> tuple[list[Path], list[str | None]]:
     """Return the file itself, or the Parquet files of a folder sorted by name, and the split of each file."""
     if path.is_file():
         return [path], [None]
@@ -345,10 +347,6 @@ def _assign_arrow_columns(
         if not accepts(schema.field(name).type):
             raise InputError(f"{source}: column {quote(name)} has the type {schema.field(name).type}; {rule}")
     return roles
-
-
-def _of_texts(roles: ColumnRoles) -> str:
-    return "" if roles.text is None else " of texts"
 
 
 def _embedded_column(schema: Arrow, roles: ColumnRoles) -> str | None:
@@ -522,9 +520,10 @@ def _open_stream(file: Path) -> Arrow:
     return _pyarrow("ipc").open_stream(_pyarrow().memory_map(str(file))).read_all()
 
 
-def _saved_files(path: Path) -> list[tuple[Path, str | None]]:
-    """Return the files of a saved dataset, with their splits."""
-    return [(file, split) for split, folder in _dataset_folders(path) for file in _dataset_files(folder)]
+def _saved_files(path: Path) -> tuple[list[Path], list[str | None]]:
+    """Return the files of a saved dataset, and the split of each."""
+    found = [(file, split) for split, folder in _dataset_folders(path) for file in _dataset_files(folder)]
+    return [file for file, _ in found], [split for _, split in found]
 
 
 def _dataset_folders(path: Path) -> Sequence[tuple[str | None, Path]]:

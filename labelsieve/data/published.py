@@ -24,14 +24,7 @@ from torch import Tensor
 from labelsieve.data.arrays import image_tensor, label_tensor
 from labelsieve.data.cifar import check_records
 from labelsieve.data.classes import Array
-from labelsieve.data.folder import (
-    find_images,
-    is_readable,
-    labelled_files,
-    require_paths,
-    text_lines,
-    visible_entries,
-)
+from labelsieve.data.folder import find_images, is_readable, labelled_files, require_paths, text_lines, visible_entries
 from labelsieve.data.images import Frame, Pictures, Unusable
 from labelsieve.data.sets import Labelled, Listing
 from labelsieve.errors import InputError

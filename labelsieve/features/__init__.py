@@ -5,7 +5,7 @@ Modules:
     backbones: our own networks and static word vectors as backbones; `find_backbone`.
     hub: backbones from timm and Hugging Face's transformers.
     store: features on disk, by the content of the samples.
-    export: write features to a file.
-    embed: compute the features of a dataset, each sample once.
+    embed: compute the features of a dataset, each sample once, and write them to a file.
+    judge: linear heads that judge labels by features.
     neighbours: nearest neighbours, near-duplicates and outliers.
 """

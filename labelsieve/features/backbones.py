@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -23,7 +23,7 @@ from torch.nn.functional import embedding_bag, interpolate
 
 from labelsieve.data.sets import IMAGENET
 from labelsieve.errors import InputError, nearest
-from labelsieve.features.installed import PACKAGES, default_backbone
+from labelsieve.features.installed import PACKAGES
 from labelsieve.models import make_model
 from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import VARIANTS
@@ -85,7 +85,7 @@ class Backbone:
             return self.encode(part)[:count].float().cpu()
 
     def about(self) -> dict[str, Any]:
-        """Return what `restore_backbone` needs beside the weights."""
+        """Return what `restore_backbone` needs besides the weights."""
         names = ("name", "kind", "size", "dim", "identity", "file")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -129,6 +129,19 @@ def find_backbone(
     if size is not None and size < SMALLEST_SIDE:
         raise InputError(f"--size {size} is too small for a backbone; use {SMALLEST_SIDE} or more")
     return loader(name, size, None if weights is None else Path(weights), usable_device(device))
+
+
+class BackboneSpec(NamedTuple):
+    """The arguments of `find_backbone`."""
+
+    name: str
+    size: int | None = None
+    weights: str | None = None
+    device: str = "cpu"
+
+    def load(self) -> Backbone:
+        """Return the backbone."""
+        return find_backbone(self.name, size=self.size, weights=self.weights, device=self.device)
 
 
 def _find_loader(name: str) -> "Loader":
@@ -343,8 +356,8 @@ BACKBONES: dict[str, Loader] = {**dict.fromkeys(OWN_PIXELS, _load_own), "wordlla
 __all__ = [
     "BACKBONES",
     "Backbone",
+    "BackboneSpec",
     "ImageNetwork",
-    "default_backbone",
     "find_backbone",
     "fit_images",
     "own_backbone",

@@ -5,6 +5,7 @@ features of a sample are the same whichever batch, thread, process or machine of
 """
 
 import hashlib
+import json
 import threading
 import time
 from collections import deque
@@ -13,22 +14,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from labelsieve.data.arrays import FEATURE_SPLITS, npz_keys
 from labelsieve.data.images import BadImage, FileReader, Frame, Pictures, Reader, SubsetReader, Unusable, fast_decode
 from labelsieve.data.load import ReadOptions, find, refuse_unusable
 from labelsieve.data.sets import Labelled, Sets, Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, fit_images
 from labelsieve.features.store import KEY_BYTES, Array, Store, cache_folder
-from labelsieve.files import usable_cores
+from labelsieve.files import disk_error, refuse_no_folder, usable_cores
 
 CHUNK = 16  # samples that a thread reads and decodes at a time
 SETTLED = 2_000_000_000  # nanoseconds; a file that changed later may change again with the same time stamp
+MARK = "backbone"  # an array that only files of features have
 NOT_FINITE = "its features are not finite in half precision"
 
 Report = Callable[[int, int], None]  # finished samples, all samples
@@ -250,6 +253,43 @@ def refuse_kind(split: Undecoded, backbone: Backbone, source: str) -> None:
     kind = "texts" if isinstance(split, Texts) else "images"
     if kind != backbone.kind:
         raise InputError(f"{source} contains {kind}, but the backbone {backbone.name} encodes {backbone.kind}")
+
+
+# ---- files of features, for `labelsieve train` and NumPy ------------------------------------------------------------
+
+
+def refuse_file(path: Path) -> None:
+    """Refuse an output file that cannot be written, or that another program wrote."""
+    if path.suffix != ".npz":
+        raise InputError(f"--out must be a .npz file, got {path}")
+    refuse_no_folder(path.parent)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name a file in it")
+    if path.exists() and MARK not in npz_keys(path):
+        raise InputError(f"{path} exists and was not written by labelsieve embed; name another file, or move it away")
+
+
+def save_features(path: Path, sets: Sets, backbone: Backbone) -> None:
+    """Write features in half precision, labels, classes and names of all splits, and a description of the backbone."""
+    arrays: dict[str, Any] = {MARK: np.array(json.dumps(backbone.about())), "classes": np.array(sets.train.classes)}
+    for name, prefix in FEATURE_SPLITS.items():
+        split = getattr(sets, name)
+        if not isinstance(split, Labelled):
+            continue
+        arrays[f"{prefix}features"] = split.images.half().numpy()
+        arrays[f"{prefix}labels"] = split.labels.numpy()
+        if split.names is not None:
+            arrays[f"{prefix}names"] = np.array(split.names)
+        if name == "train" and split.clean is not None:
+            arrays["clean_labels"] = split.clean.numpy()
+    temporary = path.with_name(f".{path.name}.tmp.npz")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(temporary, **arrays)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise disk_error(path, error) from error
 
 
 # ---- reading samples -----------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class _TextEncoder:
         self.longest = min(LONGEST_TEXT, tokenizer.model_max_length, positions - offset)
 
     def settings(self) -> str:
-        """Return what affects the features beside the model; to be called before the first text is encoded."""
+        """Return what affects the features besides the model; to be called before the first text is encoded."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         rules = backend.to_str() if backend else sorted(self.tokenizer.get_vocab().items())
         return f"{self.longest} {self.first_token} {type(self.tokenizer).__name__} {rules}"

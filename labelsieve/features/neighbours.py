@@ -1,7 +1,7 @@
 """Nearest neighbours among features, and what they show: near-duplicates, and outliers that resemble no class.
 
 Distances are those of features scaled to length 1: sqrt(2 - 2 cos). They suit the features of pretrained networks,
-whose direction tells the content; columns of tables with units of their own need to be standardised before.
+whose direction represents the content; standardise the columns of tables with units of their own first.
 """
 
 import numpy as np

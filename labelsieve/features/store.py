@@ -85,11 +85,7 @@ class Store:
     """Rows of one width and type on disk, by 16-byte keys."""
 
     def __init__(
-        self,
-        folder: Path,
-        width: int,
-        dtype: DTypeLike = np.float16,
-        clock: Callable[[], float] = time.monotonic,
+        self, folder: Path, width: int, dtype: DTypeLike = np.float16, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.folder, self.width, self.dtype, self.clock = folder, width, np.dtype(dtype), clock
         refuse_no_folder(folder, "--cache")

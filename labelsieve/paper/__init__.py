@@ -1,7 +1,7 @@
 """The paper's experiments: its tables and figures, reproduced and compared with the printed numbers.
 
 - tables: every cell of the paper's tables with its experiment.
-- comparison: our numbers beside the printed ones, as rows of tables.
+- comparison: our numbers next to the printed ones, as rows of tables.
 - reproduce: `labelsieve table`.
 - figures, draw: `labelsieve figure`: the runs behind each figure, and drawing with matplotlib.
 - noise_files: `labelsieve noise --paper`: the noisy labels of every cell.

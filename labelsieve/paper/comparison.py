@@ -1,4 +1,4 @@
-"""Our numbers beside the paper's: the result of a table's cell, and the rows of the tables that compare them."""
+"""Our numbers next to the paper's: the result of a table's cell, and the rows of the tables that compare them."""
 
 import math
 from collections.abc import Mapping, Sequence

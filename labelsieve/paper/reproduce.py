@@ -1,4 +1,4 @@
-"""`labelsieve table`: run what is missing of a table, and print our numbers beside the paper's."""
+"""`labelsieve table`: run the missing trials of a table, and print our numbers next to the paper's."""
 
 import os
 from collections import Counter

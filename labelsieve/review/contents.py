@@ -23,7 +23,7 @@ from labelsieve.data.images import GRAY, BadImage, FileReader, Pictures, Reader,
 from labelsieve.data.load import ReadOptions, find, read_features
 from labelsieve.data.sets import Labelled, Texts, Undecoded
 from labelsieve.errors import InputError, LabelsieveError
-from labelsieve.features.backbones import find_backbone, token_vectors
+from labelsieve.features.backbones import BackboneSpec, token_vectors
 from labelsieve.features.embed import Cache, embed_split, unknown_samples
 from labelsieve.models.linear import LinearHead
 from labelsieve.predict import load
@@ -260,7 +260,7 @@ def displayable(content: bytes, side: int) -> Picture:
 
 
 def is_sharp(thumbnail: Path) -> bool:
-    """Return whether a thumbnail is large enough to be shown beside others."""
+    """Return whether a thumbnail is large enough to be shown next to others."""
     try:
         with Image.open(thumbnail) as image:
             return max(image.size) >= SHARP_SIDE
@@ -373,7 +373,7 @@ def _known_features(
         return values, {k: k for k in range(len(values))}
     if experiment is None or experiment.backbone is None:
         return None
-    backbone = find_backbone(experiment.backbone, size=experiment.size, weights=experiment.weights, device="cpu")
+    backbone = BackboneSpec(experiment.backbone, experiment.size, experiment.weights).load()
     cache = Cache(backbone, experiment.cache)
     missing = set(unknown_samples(samples, cache))
     known = [place for place in range(len(samples)) if place not in missing]

@@ -77,12 +77,8 @@ class DecisionLog:
             with self._locked_file(os.O_RDONLY, fcntl.LOCK_SH) as handle:
                 return self._read_new(handle)
 
-    def append(self, decide: Callable[[Sequence[Decision]], Decision]) -> Sequence[Decision]:
-        """Append the decision that `decide` returns for all previous decisions; other writers wait meanwhile."""
-        return self.append_all(lambda past: [decide(past)])
-
-    def append_all(self, decide: Callable[[Sequence[Decision]], Sequence[Decision]]) -> Sequence[Decision]:
-        """Append the decisions that `decide` returns, a line each, with one flush to the disk for all of them."""
+    def append(self, decide: Callable[[Sequence[Decision]], Sequence[Decision]]) -> Sequence[Decision]:
+        """Append the decisions that `decide` returns for all previous ones, and flush once; other writers wait."""
         with self._lock, self._locked_file(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
             decisions = decide(self._read_new(handle))
             if not decisions:

@@ -12,7 +12,7 @@ from typing import Any
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, write_atomically
 from labelsieve.review.decisions import Decision, DecisionLog, changed_labels, decisions_path, effective_decisions
-from labelsieve.review.suspects import read_given_labels
+from labelsieve.review.suspects import read_judged
 from labelsieve.runs.read import is_separate_audit, plain_command, read_json, read_run, read_samples
 from labelsieve.text import escape_cell, printable
 
@@ -31,16 +31,16 @@ def export_labels(run: Path, out: Path) -> str:
         raise InputError(f"--export must be a .csv file, got {out.name}")
     columns = ("index,label,decided", "index,name,label,decided")  # of older versions, too
     refuse_others(out, *columns, *(f"{line},given_label" for line in columns))
-    given = read_given_labels(run)
+    judged = {each.index: each for each in read_judged(run)}
     log = DecisionLog(decisions_path(run))
     log.repair()
     decisions = effective_decisions(log.decisions())
     if not decisions:
         raise InputError(f"{log.path} has no decisions; review some samples with labelsieve review {run} first")
-    check_same_data(decisions, {index: name for index, (name, _) in given.items()}, log.path)
-    before = {index: label for index, (_, label) in given.items()}
+    check_same_data(decisions, {index: each.id for index, each in judged.items()}, log.path)
+    before = {index: each.given for index, each in judged.items()}
     changed = changed_labels(decisions, before)
-    labels = {index: (name, changed.get(index, label)) for index, (name, label) in given.items()}
+    labels = {index: (each.id, changed.get(index, each.given)) for index, each in judged.items()}
     unsure = {index for index, decision in decisions.items() if decision.decision == "unsure"}
     samples = read_samples(run) or {}
     earlier = set(samples["decided"].nonzero()[0].tolist()) - decisions.keys() if "decided" in samples else set()
@@ -51,7 +51,7 @@ def export_labels(run: Path, out: Path) -> str:
     write_atomically(out, _label_file(labels, decided, before))
     in_earlier = f" ({len(earlier):,} before this run)" if earlier else ""
     not_sure = f", {len(unsure):,} unsure" if unsure else ""
-    counts = f"{len(given):,} labels, {len(changed):,} changed; {len(decided):,} decided{in_earlier}{not_sure}"
+    counts = f"{len(judged):,} labels, {len(changed):,} changed; {len(decided):,} decided{in_earlier}{not_sure}"
     return f"{printable(str(out))}: {counts}"
 
 

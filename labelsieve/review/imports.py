@@ -86,7 +86,7 @@ def import_decisions(run: Path, path: Path, reviewer: str = "") -> str:
         new[:] = [each for each in wanted if before.get((each.index, each.reviewer)) != _outcome(each)]
         return new
 
-    log.append_all(not_imported)
+    log.append(not_imported)
     counts = Counter(decision.decision for decision in new)
     kinds = ", ".join(f"{counts[kind]:,} {phrase}" for kind, phrase in PHRASES.items() if counts[kind])
     repeated = f"; {len(wanted) - len(new):,} were imported before" if len(new) < len(wanted) else ""

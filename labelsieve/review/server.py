@@ -119,11 +119,11 @@ class _RequestHandler(BaseHTTPRequestHandler):
             if not re.fullmatch("[0-9]{1,12}", since):
                 raise RequestError(400, "since must be a non-negative integer")
             return _json_reply(state.changes(int(since)))
-        if asked := re.fullmatch(r"/(thumbs|pictures|details)/([0-9]{1,12})", path):
-            index = int(asked[2])
-            if asked[1] == "details":
+        if wanted := re.fullmatch(r"/(thumbs|pictures|details)/([0-9]{1,12})", path):
+            index = int(wanted[2])
+            if wanted[1] == "details":
                 return _json_reply(state.details(index))
-            if asked[1] == "thumbs":
+            if wanted[1] == "thumbs":
                 return _Reply(*state.thumbnail_image(index))
             return _Reply(*state.picture(index, query.get("size", ["full"])[0]))
         raise RequestError(404, "nothing at this address")

@@ -53,7 +53,8 @@ def _serve(server: ReviewServer, browser: bool) -> None:
     if browser and has_display():
         threading.Thread(target=open_browser, args=(server.url,), daemon=True).start()
     else:
-        print(f"Open this address in a browser on this machine; {_tunnel(server.server_port)}")
+        tunnel = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
+        print(f"Open this address in a browser on this machine; from another one, first run: {tunnel}")
     sys.stdout.flush()
     server.states[0].start()  # the others when their page is opened
     server.serve_forever()
@@ -63,11 +64,6 @@ def open_browser(url: str) -> None:
     """Open an address in the default browser; without one, the printed address is enough."""
     with suppress(webbrowser.Error, OSError):
         webbrowser.open(url)
-
-
-def _tunnel(port: int) -> str:
-    """Return how to open the page on another machine."""
-    return f"from another one, first run: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}"
 
 
 def closing_lines(state: ReviewState) -> list[str]:

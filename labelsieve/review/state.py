@@ -160,7 +160,7 @@ class ReviewState:
                 if sample.index not in refused
             ]
 
-        return self.log.append_all(decisions), refused
+        return self.log.append(decisions), refused
 
     def export(self) -> dict[str, Any]:
         """Write reviewed.csv next to the decisions."""

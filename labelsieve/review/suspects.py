@@ -87,11 +87,6 @@ def read_class_names(run: Path) -> Sequence[str]:
     return [str(name) for name in _read_summary(run, "classes")]
 
 
-def read_given_labels(run: Path) -> dict[int, tuple[str, str]]:
-    """Return id and given label of every training sample, by index."""
-    return {each.index: (each.id, each.given) for each in read_judged(run)}
-
-
 def read_judged(run: Path) -> list[Judged]:
     """Return what the audit says about every training sample, in the order of the data."""
     path = audit_folder(run) / "labels.csv"
@@ -102,7 +97,7 @@ def read_judged(run: Path) -> list[Judged]:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
     if len({each.index for each in rows}) < len(rows):
         raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
-    if len(rows) != _read_summary(run, "samples"):  # the seal that would tell may be missing
+    if len(rows) != _read_summary(run, "samples"):  # a missing seal would not show it
         raise InputError(f"{path} has {len(rows):,} rows, unlike summary.json; run labelsieve audit {run} again")
     return rows
 

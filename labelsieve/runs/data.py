@@ -9,7 +9,7 @@ before anything is decoded.
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from labelsieve.data.load import source_fingerprint, stratified, with_test_set
 from labelsieve.data.published import PUBLISHED
 from labelsieve.data.sets import Texts, Undecoded
 from labelsieve.errors import InputError
-from labelsieve.features.backbones import Backbone, find_backbone
+from labelsieve.features.backbones import Backbone, BackboneSpec
 from labelsieve.features.embed import load_embedded
 from labelsieve.files import verified
 from labelsieve.progress import Counting
@@ -40,41 +40,32 @@ from labelsieve.text import parse_integer
 from labelsieve.train.augment import window_size
 
 
-class Encoder(NamedTuple):
-    """What determines a backbone."""
-
-    name: str
-    size: int | None
-    weights: str | None
-    device: str
-
-
 class Shelf:
     """Datasets shared by all runs of a process: each is decoded once, and its images are put on a device once."""
 
     def __init__(self) -> None:
-        self._sets: dict[tuple[str, ReadOptions, Encoder | None], Sets] = {}
-        self._skipped: dict[tuple[str, ReadOptions, Encoder | None], Sequence[Unusable]] = {}
-        self._backbones: dict[Encoder, Backbone] = {}
+        self._sets: dict[tuple[str, ReadOptions, BackboneSpec | None], Sets] = {}
+        self._skipped: dict[tuple[str, ReadOptions, BackboneSpec | None], Sequence[Unusable]] = {}
+        self._backbones: dict[BackboneSpec, Backbone] = {}
         self._images: dict[tuple[int, torch.device], Tensor] = {}
         self._lock = threading.Lock()
 
-    def load(self, data: str, reading: ReadOptions, encoder: "Encoder | None" = None) -> Sets:
-        """Return the decoded sets, or their features if there is an encoder, on the CPU."""
-        key = (data, reading, encoder)
+    def load(self, data: str, reading: ReadOptions, spec: BackboneSpec | None = None) -> Sets:
+        """Return the decoded sets, or their features if there is a backbone, on the CPU."""
+        key = (data, reading, spec)
         with self._lock:
             if key not in self._sets:
                 keep = partial(self._skipped.__setitem__, key)
-                if encoder is None:
+                if spec is None:
                     self._sets[key] = load_data(data, reading, on_unusable=keep)
                 else:
-                    self._sets[key] = self._embed(data, reading, encoder, keep)
+                    self._sets[key] = self._embed(data, reading, spec, keep)
             return self._sets[key]
 
-    def _embed(self, data: str, reading: ReadOptions, encoder: "Encoder", keep: Callable[..., None]) -> Sets:
-        backbone = self.backbone(encoder)
+    def _embed(self, data: str, reading: ReadOptions, spec: BackboneSpec, keep: Callable[..., None]) -> Sets:
+        backbone = self.backbone(spec)
         plain = replace(reading, size=None, cache=None, workers=None)
-        with Counting(f"features of {encoder.name}", backbone.kind) as counting:
+        with Counting(f"features of {spec.name}", backbone.kind) as counting:
             return load_embedded(
                 data,
                 plain,
@@ -85,17 +76,15 @@ class Shelf:
                 on_unusable=keep,
             )
 
-    def backbone(self, encoder: "Encoder") -> Backbone:
-        """Return the backbone of an encoder; each is loaded once."""
-        if encoder not in self._backbones:
-            self._backbones[encoder] = find_backbone(
-                encoder.name, size=encoder.size, weights=encoder.weights, device=encoder.device
-            )
-        return self._backbones[encoder]
+    def backbone(self, spec: BackboneSpec) -> Backbone:
+        """Return a backbone; each is loaded once."""
+        if spec not in self._backbones:
+            self._backbones[spec] = spec.load()
+        return self._backbones[spec]
 
-    def skipped(self, data: str, reading: ReadOptions, encoder: "Encoder | None" = None) -> Sequence[Unusable]:
+    def skipped(self, data: str, reading: ReadOptions, spec: BackboneSpec | None = None) -> Sequence[Unusable]:
         """Return the samples of a loaded dataset that were skipped because they cannot be read."""
-        return self._skipped[data, reading, encoder]
+        return self._skipped[data, reading, spec]
 
     def put(self, samples: Trainable, device: torch.device) -> Trainable:
         """Move samples to a device; whole datasets of the shelf share one copy of their images there."""
@@ -117,7 +106,8 @@ class Places(NamedTuple):
     test: Tensor | None  # drawn from the training set
 
 
-class Gathered(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
     """The data of an experiment, on the CPU."""
 
     whole: Trainable  # the training set of the data, without the noise that the experiment adds
@@ -127,7 +117,7 @@ class Gathered(NamedTuple):
     places: Places
     fingerprint: str
     decided: Tensor | None = None  # (n) bool over `whole`: labels confirmed or corrected by a reviewer
-    skipped: Sequence[Unusable] = ()
+    skipped: Sequence[Unusable] = ()  # files and rows that cannot be read
     targets: Tensor | None = None  # (n, K) class probabilities of the samples of `train`, instead of labels
     before: Tensor | None = None  # (n) labels of `whole` before the decisions of a reviewer
 
@@ -138,7 +128,7 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
     In order: load the data, replace its labels, draw a test set, add noise, hold samples out, correct the labels that
     are left. `known` holds the labels of the experiment's label file if the file need not be read again.
     """
-    sets = shelf.load(experiment.data, reading_of(experiment), encoder_of(experiment))
+    sets = shelf.load(experiment.data, reading_of(experiment), backbone_of(experiment))
     sets, decided, before = _relabelled(experiment, sets, known)
     train, test, valid = with_test_set(sets, experiment.test, experiment.seed, experiment.data)
     places = torch.arange(len(sets.train))
@@ -159,9 +149,19 @@ def gather(experiment: Experiment, shelf: Shelf, known: LabelOverlay | None = No
     targets = corrected[places] if corrected is not None and corrected.dim() == 2 else None
     if corrected is not None and targets is None:
         train = replace(train.relabelled(corrected[places]), clean=train.clean)
-    skipped = shelf.skipped(experiment.data, reading_of(experiment), encoder_of(experiment))
-    where = Places(places, held, drawn)
-    return Gathered(sets.train, train, valid, test, where, fingerprint, decided, skipped, targets, before)
+    skipped = shelf.skipped(experiment.data, reading_of(experiment), backbone_of(experiment))
+    return Gathered(
+        whole=sets.train,
+        train=train,
+        valid=valid,
+        test=test,
+        places=Places(places, held, drawn),
+        fingerprint=fingerprint,
+        decided=decided,
+        skipped=skipped,
+        targets=targets,
+        before=before,
+    )
 
 
 def _corrected(file: str, train: Trainable) -> Tensor:
@@ -173,11 +173,11 @@ def _corrected(file: str, train: Trainable) -> Tensor:
     return labels_of(file, train).labels
 
 
-def encoder_of(experiment: Experiment) -> Encoder | None:
-    """Return the encoder of an experiment; None if it trains on the samples themselves."""
+def backbone_of(experiment: Experiment) -> BackboneSpec | None:
+    """Return what determines the backbone of an experiment; None if it trains on the samples themselves."""
     if experiment.backbone is None:
         return None
-    return Encoder(experiment.backbone, experiment.size, experiment.weights, experiment.device)
+    return BackboneSpec(experiment.backbone, experiment.size, experiment.weights, experiment.device)
 
 
 def _relabelled(

@@ -23,7 +23,6 @@ from labelsieve.core.method import Method
 from labelsieve.core.part import Predict, label_dtype
 from labelsieve.core.processes import Processes
 from labelsieve.data import Labelled, Trainable
-from labelsieve.data.images import Unusable
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, weights_with_head
 from labelsieve.features.judge import choose_strength, fit_head
@@ -42,7 +41,7 @@ from labelsieve.models.networks import (
     multiplications,
 )
 from labelsieve.predict import load
-from labelsieve.runs.data import Places, Shelf, encoder_of, gather, source_fingerprint_of
+from labelsieve.runs.data import Gathered, Shelf, backbone_of, gather, source_fingerprint_of
 from labelsieve.runs.folder import RunFolder, scores_name
 from labelsieve.runs.read import HELD_OUT, TESTED, TRAINED
 from labelsieve.runs.record import errors
@@ -61,55 +60,43 @@ SMALL_STEP = 10**8  # multiplications in a forward pass of one batch, up to whic
 MATRIX_IN_RECORD = 20  # classes; larger noise matrices are only in tables.safetensors
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """An experiment with everything that its training needs."""
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Gathered):
+    """An experiment with everything that its training needs; its sets are on the device, except the whole one."""
 
-    train: Trainable
-    valid: Trainable | None
-    test: Trainable | None
     make_networks: MakeNetworks
     method: Method
     training: Training
-    fingerprint: str
     model: str  # name of the network
     shape: tuple[int, ...]  # of one sample, as the network receives it
-    places: Places
-    decided: Tensor | None = None  # (n) bool over the training set of the data: labels decided by a reviewer
-    skipped: Sequence[Unusable] = ()  # files and rows that cannot be read
-    targets: Tensor | None = None  # (n, K) class probabilities to learn instead of labels
-    backbone: Backbone | None = None  # that computed the features
-    before: Tensor | None = None  # (n) labels of the training set of the data before the decisions
+    backbone: Backbone | None  # that computed the features
 
 
 def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     """Load the data, add noise, and create networks and method; raise every foreseeable error."""
     device = usable_device(experiment.device)
-    _, train, valid, test, places, fingerprint, decided, skipped, targets, before = gather(experiment, shelf)
-    encoder = encoder_of(experiment)
-    method = method_of(experiment, train)
-    if decided is not None:
+    data = gather(experiment, shelf)
+    spec = backbone_of(experiment)
+    method = method_of(experiment, data.train)
+    if data.decided is not None:
         for part in method.selections:
-            part.trust(decided[places.train])
-    model, shape = _model_and_shape(experiment, train)
-    if targets is not None and model != LINEAR:
+            part.trust(data.decided[data.places.train])
+    model, shape = _model_and_shape(experiment, data.train)
+    if data.targets is not None and model != LINEAR:
         raise InputError(f"{experiment.corrected} holds class probabilities, which only the model linear learns")
+    sets = {
+        "train": shelf.put(data.train, device),
+        "valid": data.valid and shelf.put(data.valid, device),
+        "test": data.test and shelf.put(data.test, device),
+    }
     return Prepared(
-        shelf.put(train, device),
-        valid and shelf.put(valid, device),
-        test and shelf.put(test, device),
-        _networks_maker(experiment, model, shape, train, test, method.networks, device),
-        method,
-        training_of(experiment),
-        fingerprint,
-        model,
-        shape,
-        places,
-        decided,
-        skipped,
-        targets,
-        None if encoder is None else shelf.backbone(encoder),
-        before,
+        **vars(data) | sets,
+        make_networks=_networks_maker(experiment, model, shape, data.train, data.test, method.networks, device),
+        method=method,
+        training=training_of(experiment),
+        model=model,
+        shape=shape,
+        backbone=None if spec is None else shelf.backbone(spec),
     )
 
 

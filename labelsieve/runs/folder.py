@@ -146,13 +146,11 @@ class RunFolder:
     def finish(self) -> None:
         """Mark the run as finished by the digests of its files and those of its stages, and delete its checkpoints."""
         names = ["spec.json", "record.jsonl", CORRECTED, *(file.name for file in self.path.glob("*.safetensors"))]
-        stages = [self.path / HEADS / SUMS, *(stage for name in STAGE_FOLDERS for stage in self._seals(name))]
-        names += [str(stage.relative_to(self.path)) for stage in stages]
+        seals = [self.path / HEADS / SUMS]
+        seals += [seal for name in STAGE_FOLDERS for seal in (self.path / name).glob(f"*/{DONE}")]
+        names += [str(seal.relative_to(self.path)) for seal in seals]
         write_seal(self.path / DONE, [name for name in names if (self.path / name).exists()])
         self.checkpoints.clear()
-
-    def _seals(self, stage: str) -> Iterator[Path]:
-        return (self.path / stage).glob(f"*/{DONE}")
 
     def reopen_damaged(self) -> bool:
         """Return whether files of a finished run are damaged or missing, which its last checkpoint can make again.

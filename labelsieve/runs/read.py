@@ -7,7 +7,8 @@ read, and a folder is data: nothing in it leads out of it. Nothing here imports 
 """
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -73,7 +74,7 @@ def read_progress(path: Path, with_tables: bool = True) -> Run:
     if done:
         refuse_incomplete(path, spec, rows)
         refuse_missing(path)
-    try:
+    with _reading(f"the run {path}"):
         tables = path / "tables.safetensors"  # committed records have none
         return Run(
             spec,
@@ -85,10 +86,17 @@ def read_progress(path: Path, with_tables: bool = True) -> Run:
             _class_names(path / "model.safetensors"),
             plain_command(head.get("command", "")),
         )
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Turn the errors of a file that cannot be read, or holds something else, into an InputError."""
+    try:
+        yield
     except InputError:
         raise
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise InputError(f"cannot read the run {path}: {error}") from error
+        raise InputError(f"cannot read {what}: {error}") from error
 
 
 def _class_names(model: Path) -> list[str]:
@@ -101,12 +109,8 @@ def _class_names(model: Path) -> list[str]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file."""
-    try:
+    with _reading(str(path)):
         return dict(parse_json(verified(path).read_bytes()))
-    except InputError:
-        raise
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
 
 
 def read_spec(path: Path) -> dict[str, Any]:
@@ -116,12 +120,8 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 def read_scores(path: Path) -> dict[str, Array]:
     """Read the scores of every sample that a run saved after an epoch."""
-    try:
+    with _reading(f"the scores {path}"):
         return dict(load_file(verified(path)))
-    except InputError:
-        raise
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read the scores {path}: {error}") from error
 
 
 def read_samples(path: Path) -> dict[str, Array] | None:
@@ -136,12 +136,8 @@ def read_judgment(run: Path) -> dict[str, Array] | None:
 
 def _read_tensors(file: Path) -> dict[str, Array] | None:
     """Read a file of tensors; None if there never was one."""
-    try:
+    with _reading(str(file)):
         return load_file(file) if verified(file).exists() else None
-    except InputError:
-        raise
-    except (OSError, ValueError, SafetensorError) as error:
-        raise InputError(f"cannot read {file}: {error}") from error
 
 
 def refuse_missing(run: Path) -> None:

@@ -11,7 +11,7 @@ from labelsieve.runs.spec import experiment_from, with_defaults
 
 Row = dict[str, Any]
 REQUIRED = ("method", "criterion", "seed", "epochs")  # fields without which a specification cannot be used
-HEAD_TYPES = {"data": str, "source": str, "command": str, "versions": dict}  # of spec.json, beside the experiment
+HEAD_TYPES = {"data": str, "source": str, "command": str, "versions": dict}  # of spec.json, besides the experiment
 ROW_TYPES: dict[str, tuple[type, ...]] = {  # of the lines of a record
     **dict.fromkeys(("epoch", "round", "samples", "classes", "parameters", "chosen_epoch"), (int,)),
     **dict.fromkeys(("train_loss", "lr", "test_error", "valid_error", "seconds", "strength"), (int, float)),

@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
 
 class RunFacts(NamedTuple):
-    """What a tracker shows about a run beside its curves."""
+    """What a tracker shows about a run besides its curves."""
 
     folder: Path
     name: str  # such as mine/plain/3

@@ -4,7 +4,8 @@
 - watch: the sweep with its progress on the terminal.
 - gpu: several experiments at a time on one GPU.
 - ray, address: experiments on many machines; the address of a cluster, and whether one answers there.
+- embed: the features of a dataset, computed on many machines.
 - compare: `labelsieve compare` and `labelsieve demo`.
 """
 
-__all__ = ["address", "compare", "gpu", "ray", "sweep", "watch"]
+__all__ = ["address", "compare", "embed", "gpu", "ray", "sweep", "watch"]

@@ -49,13 +49,13 @@ def _refusal(place: str, as_client: bool, limit: float) -> str:
     """Return why the program at an address cannot be used, from its answer to one call; empty if nothing is wrong."""
     if find_spec("grpc") is None or os.environ.get("RAY_USE_TLS", "0") == "1":
         return ""  # cannot be known here
-    asked, other = (OF_CLIENT_SERVER, OF_HEAD) if as_client else (OF_HEAD, OF_CLIENT_SERVER)
-    answer = _answer(place, asked, limit)
+    right, other = (OF_CLIENT_SERVER, OF_HEAD) if as_client else (OF_HEAD, OF_CLIENT_SERVER)
+    answer = _answer(place, right, limit)
     if answer in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
         return _describe(place, "another program uses this port")
     if answer == "UNIMPLEMENTED" != _answer(place, other, limit):
-        right = f"ray:{place}" if as_client else f"ray://{place}"
-        return f"{place} is a port of Ray for the other way to connect; use --on {right}"
+        instead = f"ray:{place}" if as_client else f"ray://{place}"
+        return f"{place} is a port of Ray for the other way to connect; use --on {instead}"
     if answer == "UNAUTHENTICATED" and os.environ.get("RAY_AUTH_MODE") != "token":
         return f"the Ray cluster at {place} requires a token: set RAY_AUTH_MODE=token (docs/sweeps.md)"
     return ""

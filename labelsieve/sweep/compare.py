@@ -180,7 +180,7 @@ def _write_picture(groups: dict[str, list[Run]], classes: list[str], title: str,
 
 
 def draw_comparison(groups: Mapping[str, Sequence[Run]], classes: Sequence[str], title: str, path: Path) -> None:
-    """Draw error and precision by epoch, and learned penalty labels beside the true ones, as PNG."""
+    """Draw error and precision by epoch, and learned penalty labels next to the true ones, as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -16,22 +16,13 @@ from labelsieve.data import ReadOptions
 from labelsieve.data.load import find
 from labelsieve.data.sets import Undecoded
 from labelsieve.errors import InputError, LabelsieveError
-from labelsieve.features.backbones import Backbone, find_backbone
+from labelsieve.features.backbones import Backbone, BackboneSpec
 from labelsieve.features.embed import Cache, Report, encode_samples, refuse_kind, unknown_samples
 from labelsieve.features.store import Array
 from labelsieve.sweep.ray import prepare_worker, run_tasks
 
 SHARD = 512  # samples of a task
 CPUS, CPUS_OF_GPU = 1, 4  # threads of a task
-
-
-class BackboneSpec(NamedTuple):
-    """The arguments of `find_backbone`."""
-
-    name: str
-    size: int | None = None
-    weights: str | None = None
-    device: str = "cpu"
 
 
 class Shard(NamedTuple):
@@ -122,7 +113,7 @@ def embed_shard(
 @lru_cache(maxsize=1)
 def load_backbone(spec: BackboneSpec) -> Backbone:
     """Return a backbone; a worker keeps it for its next task."""
-    return find_backbone(spec.name, size=spec.size, weights=spec.weights, device=spec.device)
+    return spec.load()
 
 
 @lru_cache(maxsize=1)

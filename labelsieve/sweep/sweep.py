@@ -56,23 +56,23 @@ def sweep(
     left = [experiment for experiment in every if experiment not in done]
     failed: Failures = {}
 
-    def tell() -> None:
+    def report_count() -> None:
         report(count_done(list(every), root), len(every))
 
     if on != "here":
         from labelsieve.sweep.ray import on_ray
 
-        failed |= on_ray(left, [every[e] for e in left], tell, at_once, say, on)
+        failed |= on_ray(left, [every[e] for e in left], report_count, at_once, say, on)
         left = []
     on_gpu = [experiment for experiment in left if experiment.device.startswith("cuda")]
     on_cpu = [experiment for experiment in left if experiment not in on_gpu]
     if on_gpu:
         from labelsieve.sweep.gpu import side_by_side
 
-        failed |= side_by_side(on_gpu, [every[e] for e in on_gpu], tell, at_once, say, shelf)
+        failed |= side_by_side(on_gpu, [every[e] for e in on_gpu], report_count, at_once, say, shelf)
     if on_cpu:
-        failed |= _in_processes(on_cpu, root, tell)
-    tell()
+        failed |= _in_processes(on_cpu, root, report_count)
+    report_count()
     return failed
 
 

@@ -116,7 +116,7 @@ def test_partly_reviewed_run_is_judged_by_the_labels_before(run, photos, tmp_pat
         source, file, out = (tmp_path / name for name in (("first", "1.csv", "1"), ("1", "2.csv", "2"))[number])
         for row in part:
             made = Decision(int(row["index"]), row["id"], "accept", row["suggested_label"], "now", "t")
-            DecisionLog(decisions_path(source)).append(lambda past, made=made: made)
+            DecisionLog(decisions_path(source)).append(lambda past, made=made: [made])
         assert execute(["review", str(source), "--export", str(file)]) == 0
         command = ["train", str(photos), "--labels", str(file), "--threads", "1", "--out", str(out)]
         assert execute(command) == 0

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.audit import main
+from benchmarks.audit_scores import OURS, THEIRS, classifiers_table, steps_table
 from benchmarks.audit_tables import (
     POST_HOC,
     behind,
@@ -22,12 +23,12 @@ from benchmarks.audit_tables import (
     time_table,
 )
 from benchmarks.auto import RESULTS as AUTOMATIC
-from benchmarks.auto import audited, read_record
+from benchmarks.auto import audited
 from benchmarks.auto import table as automatic_table
 from benchmarks.detection import auroc, average_precision, decision, precision_at_errors, ranking
 from benchmarks.peers import Watched, cross_validated, margins, normalized_margin, self_confidence, stratified_folds
 from benchmarks.peers import watched as watched_training
-from benchmarks.posthoc import OURS, THEIRS, classifiers_table, steps_table
+from benchmarks.record import read_rows
 from labelsieve.runs.data import Shelf
 from labelsieve.runs.execute import prepare
 from labelsieve.runs.spec import experiment_for
@@ -244,7 +245,7 @@ def test_audit_of_a_run_is_measured_from_its_files(tmp_path):
 
 
 def test_documented_automatic_training_matches_the_record():
-    rows = read_record(AUTOMATIC)
+    rows = read_rows(AUTOMATIC)
     if not rows:
         pytest.skip(f"{AUTOMATIC.name} has not been recorded yet")
     assert automatic_table(rows) in (ROOT / "docs" / "auto.md").read_text(encoding="utf-8")

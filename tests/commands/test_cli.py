@@ -17,19 +17,8 @@ from labelsieve.errors import DamagedFile
 from tests.conftest import LONG_WAIT, save_blobs
 
 QUICK = [
-    "--epochs",
-    "2",
-    "--warmup",
-    "1",
-    "--lr",
-    "0.02",
-    "--batch",
-    "32",
-    "--threads",
-    "1",
-    "--model",
-    "small",
-    "--no-report",
+    *("--epochs", "2", "--warmup", "1", "--lr", "0.02", "--batch", "32"),
+    *("--threads", "1", "--model", "small", "--no-report"),
 ]
 
 

@@ -12,7 +12,7 @@ import torch
 
 from labelsieve.data.images import BadImage, Pictures, common_frame
 from labelsieve.data.load import decode_all
-from labelsieve.data.parquet import is_saved_dataset, read_parquet, read_saved_dataset
+from labelsieve.data.parquet import is_saved_dataset, read_parquet
 from labelsieve.data.sets import Labelled, Texts
 from labelsieve.errors import InputError
 from tests.data.builders import pictures, png, refused, shades, table
@@ -243,7 +243,7 @@ def test_a_saved_dataset(tmp_path):
     features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
     folder = saved(tmp_path / "mine", [image_rows(0, [0, 1, 1]), image_rows(3, [1, 0])], features)
     assert is_saved_dataset(folder) and not is_saved_dataset(tmp_path)
-    train, test, valid, bad = read_saved_dataset(folder)[:4]
+    train, test, valid, bad = read_parquet(folder)[:4]
     assert train.classes == ("cat", "dog") and train.labels.tolist() == [0, 1, 1, 1, 0] and not bad
     assert shades(pickle.loads(pickle.dumps(train))) == [0, 1, 2, 3, 4] and (test, valid) == (None, None)
     assert train.names[3] == "data-00001-of-00002.arrow:0"
@@ -255,14 +255,14 @@ def test_a_saved_dict_of_datasets(tmp_path):
         rows = image_rows(10 * place, [0, 1]).replace_schema_metadata(huggingface(["cat", "dog"]))
         saved(folder / split, [rows])
     (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "validation", "test"]}))
-    train, test, valid, _ = read_saved_dataset(folder)[:4]
+    train, test, valid, _ = read_parquet(folder)[:4]
     assert shades(train) == [0, 1] and shades(test) == [20, 21] and shades(valid) == [10, 11]
     assert test.classes == ("cat", "dog")
 
 
 def test_saved_numbers(tmp_path):
     rows = pa.table({"x": [1.0, 2.0, None], "label": ["a", "b", "a"]})
-    train, _, _, bad = read_saved_dataset(saved(tmp_path / "mine", [rows]))[:4]
+    train, _, _, bad = read_parquet(saved(tmp_path / "mine", [rows]))[:4]
     assert train.images.tolist() == [[1], [2]] and [row.name for row in bad] == ["data-00000-of-00001.arrow:2"]
 
 
@@ -286,20 +286,20 @@ def test_saved_numbers(tmp_path):
 def test_damaged_saved_datasets_are_an_error(tmp_path, file, content, reason):
     folder = saved(tmp_path / "mine", [image_rows(0, [0, 1])])
     (folder / file).write_bytes(content)
-    refused(read_saved_dataset, folder, reason)
+    refused(read_parquet, folder, reason)
 
 
 def test_truncated_saved_stream_is_an_error(tmp_path):
     folder = saved(tmp_path / "mine", [image_rows(0, [0, 1, 0, 1])])
     file = next(folder.glob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-400])
-    refused(read_saved_dataset, folder, "cannot read .*arrow")
+    refused(read_parquet, folder, "cannot read .*arrow")
 
 
 def test_dataset_dict_needs_a_training_split(tmp_path):
     saved(tmp_path / "mine" / "extra", [image_rows(0, [0, 1])])
     (tmp_path / "mine" / "dataset_dict.json").write_text('{"splits": ["extra"]}')
-    refused(read_saved_dataset, tmp_path / "mine", "has no split train")
+    refused(read_parquet, tmp_path / "mine", "has no split train")
 
 
 @pytest.mark.parametrize("path", ["/etc/hostname", "../outside.png", "folder", "gone.png"])
@@ -383,10 +383,10 @@ def test_saved_texts_and_embeddings(tmp_path):
     rows = {"text": ["one", "two"], "label": [1, 0], "embeddings": [[1, 2], [3, 4]]}
     whole = datasets.Dataset.from_dict(rows, datasets.Features(kinds))
     datasets.DatasetDict({"train": whole, "test": whole.select([1])}).flatten_indices().save_to_disk(tmp_path / "both")
-    train, test = read_saved_dataset(tmp_path / "both")[:2]
+    train, test = read_parquet(tmp_path / "both")[:2]
     assert isinstance(train, Labelled) and isinstance(test, Labelled) and isinstance(test.original, Texts)
     assert train.images.tolist() == [[1, 2], [3, 4]] and train.classes == ("late", "lost")
     assert test.images.tolist() == [[3, 4]] and test.original.texts == ["two"] and test.labels.tolist() == [0]
     whole.remove_columns("embeddings").save_to_disk(tmp_path / "texts")
-    found = read_saved_dataset(tmp_path / "texts").train
+    found = read_parquet(tmp_path / "texts").train
     assert isinstance(found, Texts) and found.texts == ["one", "two"] and found.labels.tolist() == [1, 0]

@@ -21,12 +21,12 @@ from labelsieve.features import backbones
 from labelsieve.features.backbones import (
     BACKBONES,
     IMAGENET_PIXELS,
-    default_backbone,
     find_backbone,
     fit_images,
     own_backbone,
     restore_backbone,
 )
+from labelsieve.features.installed import default_backbone
 from labelsieve.models import make_model
 
 

@@ -93,7 +93,7 @@ def _review(run: Path) -> None:
     for number, row in enumerate(map(json.loads, lines)):
         label = row["suggested_label"] if number % 2 else None
         made = Decision(row["index"], row["id"], "accept" if label else "keep", label, "2026-01-01", "tab")
-        log.append(lambda so_far, made=made: made)
+        log.append(lambda so_far, made=made: [made])
 
 
 def _files(*names: str) -> Callable[[Path], Any]:

@@ -49,7 +49,7 @@ def test_densenet_initialisation():
 
 def test_benchmark_densenet_without_dropout():
     torch.manual_seed(0)
-    network = make_model("benchmarks.no_dropout:densenet", (3, 32, 32), 10)
+    network = make_model("benchmarks.given_up:without_dropout", (3, 32, 32), 10)
     torch.manual_seed(0)
     usual = make_model("densenet-25-12", (3, 32, 32), 10)
     assert all(map(torch.equal, network.parameters(), usual.parameters()))

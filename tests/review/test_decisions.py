@@ -74,7 +74,7 @@ def test_lines_of_older_versions_are_read(tmp_path):
     old = {"index": 1, "id": "a", "decision": "accept", "label": "dog", "time": "now", "tab": "t"}
     path.write_text(json.dumps(old) + "\n" + json.dumps({**old, "index": 2, "later": "key"}) + "\n")
     log = DecisionLog(path)
-    log.append(lambda past: make_decision(3, reviewer="Ann"))
+    log.append(lambda past: [make_decision(3, reviewer="Ann")])
     assert [(each.index, each.reviewer) for each in log.decisions()] == [(1, ""), (2, ""), (3, "Ann")]
     path.write_text(json.dumps({**old, "reviewer": 5}) + "\n")
     with pytest.raises(InputError, match="must be strings"):
@@ -84,12 +84,12 @@ def test_lines_of_older_versions_are_read(tmp_path):
 def test_several_decisions_are_flushed_once(tmp_path, monkeypatch):
     log, flushed = DecisionLog(tmp_path / "d.jsonl"), []
     real = os.fsync
-    log.append(lambda past: make_decision(0))
+    log.append(lambda past: [make_decision(0)])
     monkeypatch.setattr(decisions.os, "fsync", lambda handle: (real(handle), flushed.append(log.path.read_bytes())))
-    log.append_all(lambda past: [make_decision(index) for index in range(1, 501)])
+    log.append(lambda past: [make_decision(index) for index in range(1, 501)])
     assert len(flushed) == 1 and flushed[0].count(b"\n") == 501
     assert [decision.index for decision in log.decisions()] == list(range(501))
-    assert len(log.append_all(lambda past: [])) == 501 and len(flushed) == 1
+    assert len(log.append(lambda past: [])) == 501 and len(flushed) == 1
 
 
 kinds = st.sampled_from(["keep", "accept", "unsure", "undo"])
@@ -118,10 +118,10 @@ def test_review_progress_counts_suspects_and_changed_labels(tmp_path):
     run = make_audited_run(tmp_path / "run", suspects=4)  # 39 to 36
     assert review_progress(run) == (0, 0)
     log = DecisionLog(decisions_path(run))
-    log.append(lambda past: make_decision(39, "accept", "dog"))
-    log.append(lambda past: make_decision(38, "other", "eel"))  # its given label
-    log.append(lambda past: make_decision(37, "unsure"))
-    log.append(lambda past: make_decision(35, "keep"))  # not a suspect
+    log.append(lambda past: [make_decision(39, "accept", "dog")])
+    log.append(lambda past: [make_decision(38, "other", "eel")])  # its given label
+    log.append(lambda past: [make_decision(37, "unsure")])
+    log.append(lambda past: [make_decision(35, "keep")])  # not a suspect
     assert review_progress(run) == (3, 1)
     log.path.write_text("{}\n")
     with pytest.raises(InputError, match=r"decisions\.jsonl:1 is not a decision \(fields are missing\)"):
@@ -139,9 +139,9 @@ def test_decisions_about_samples_are_independent(past):
 def test_decision_is_one_line_that_other_readers_see(tmp_path):
     one, other = DecisionLog(tmp_path / "review" / "d.jsonl"), DecisionLog(tmp_path / "review" / "d.jsonl")
     assert one.decisions() == ()
-    one.append(lambda past: make_decision(1))
+    one.append(lambda past: [make_decision(1)])
     assert list(other.decisions()) == [make_decision(1)]
-    other.append(lambda past: make_decision(len(past) + 1, "unsure"))
+    other.append(lambda past: [make_decision(len(past) + 1, "unsure")])
     assert list(one.decisions()) == [make_decision(1), make_decision(2, "unsure")]
     assert one.path.read_bytes() == make_decision(1).line() + make_decision(2, "unsure").line()
 
@@ -154,14 +154,14 @@ def test_incomplete_last_line_is_repaired(tmp_path, cut):
     log.repair()
     whole = [make_decision(1), make_decision(2)] if cut == len(make_decision(2).line()) - 1 else [make_decision(1)]
     assert list(log.decisions()) == whole
-    log.append(lambda past: make_decision(3))
+    log.append(lambda past: [make_decision(3)])
     assert path.read_bytes() == b"".join(d.line() for d in [*whole, make_decision(3)])
 
 
 def test_zeros_after_a_power_failure_are_removed(tmp_path):
     path = tmp_path / "d.jsonl"
     path.write_bytes(make_decision(1).line() + bytes(100))
-    DecisionLog(path).append(lambda past: make_decision(2))
+    DecisionLog(path).append(lambda past: [make_decision(2)])
     assert path.read_bytes() == make_decision(1).line() + make_decision(2).line()
 
 
@@ -179,7 +179,7 @@ from labelsieve.review.decisions import Decision
 from labelsieve.review.decisions import DecisionLog
 log = DecisionLog(Path(sys.argv[1]))
 for index in range(150):
-    log.append(lambda past: Decision(index, str(len(past)), "keep", None, "now", sys.argv[2]))
+    log.append(lambda past: [Decision(index, str(len(past)), "keep", None, "now", sys.argv[2])])
 assert "torch" not in sys.modules
 """
 
@@ -196,7 +196,7 @@ def test_two_processes_write_without_loss(tmp_path):
 @pytest.mark.parametrize("fails", ["write", "fsync"])
 def test_full_disk_leaves_no_partial_line(tmp_path, monkeypatch, fails):
     log = DecisionLog(tmp_path / "d.jsonl")
-    log.append(lambda past: make_decision(1))
+    log.append(lambda past: [make_decision(1)])
     real = getattr(os, fails)
 
     def full(handle, *content):
@@ -207,9 +207,9 @@ def test_full_disk_leaves_no_partial_line(tmp_path, monkeypatch, fails):
     with monkeypatch.context() as patch:
         patch.setattr(decisions.os, fails, full)
         with pytest.raises(ResourceError, match="the disk is full"):
-            log.append(lambda past: make_decision(2))
+            log.append(lambda past: [make_decision(2)])
     assert log.path.read_bytes() == make_decision(1).line()
-    log.append(lambda past: make_decision(3))
+    log.append(lambda past: [make_decision(3)])
     assert [d.index for d in log.decisions()] == [1, 3]
 
 
@@ -217,6 +217,6 @@ def test_line_is_flushed_before_append_returns(tmp_path, monkeypatch):
     path, seen = tmp_path / "review" / "d.jsonl", []
     real = os.fsync
     monkeypatch.setattr(decisions.os, "fsync", lambda handle: (real(handle), seen.append(path.read_bytes())))
-    DecisionLog(path).append(lambda past: make_decision(1))
+    DecisionLog(path).append(lambda past: [make_decision(1)])
     assert seen[0] == make_decision(1).line()
     assert len(seen) == 3  # the file, its folder, and the run's

@@ -23,7 +23,7 @@ def test_exported_file_is_readable_as_a_label_file(run, tmp_path, capsys):
         make_decision(35, "accept", "cat"),
         make_decision(35, "undo"),
     ):
-        log.append(lambda past, made=made: made)
+        log.append(lambda past, made=made: [made])
     out = tmp_path / "reviewed.csv"
     state = ReviewState(run)
     assert state.counts() == (3, 1, 2, 31)
@@ -39,7 +39,7 @@ def test_exported_file_is_readable_as_a_label_file(run, tmp_path, capsys):
 
 
 def test_export_overwrites_only_its_own_files(run, tmp_path, capsys):
-    DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: make_decision(39, "accept", "dog"))
+    DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: [make_decision(39, "accept", "dog")])
     out = tmp_path / "reviewed.csv"
     for mine in ("index;name;label;decided\n", "index,name,label\n0,a.png,cat\n"):
         out.write_text(mine)
@@ -53,7 +53,7 @@ def test_export_overwrites_only_its_own_files(run, tmp_path, capsys):
 def test_names_without_information_are_omitted(tmp_path, names):
     run = make_audited_run(tmp_path / "run", names=names)
     made = Decision(39, names[39], "accept", "dog", "now", "t")
-    DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: made)
+    DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: [made])
     export_labels(run, tmp_path / "r.csv")
     assert (tmp_path / "r.csv").read_text().startswith("index,label,decided,given_label\n0,cat,false,cat\n")
 
@@ -82,7 +82,9 @@ def test_export_errors_are_one_line(run, tmp_path, capsys):
     assert "has no decisions" in error(run, "--export", tmp_path / "r.csv")
     assert not (tmp_path / "r.csv").exists()
     assert ".csv" in error(run, "--export", tmp_path / "r.npy")
-    DecisionLog(run / "review" / "decisions.jsonl").append(lambda past: Decision(3, "x.png", "keep", None, "now", "t"))
+    DecisionLog(run / "review" / "decisions.jsonl").append(
+        lambda past: [Decision(3, "x.png", "keep", None, "now", "t")]
+    )
     assert "belongs to other data: sample 3 was 'x.png'" in error(run, "--export", tmp_path / "r.csv")
     assert "there is no folder" in error(tmp_path / "nowhere")
     (tmp_path / "bare").mkdir()

@@ -66,8 +66,8 @@ def test_importing_again_changes_nothing(run, tmp_path):
         line = import_decisions(run, EXPORTS / name)
     assert len(logged_decisions(run)) == 6 and "0 decisions imported; 5 were imported before" in line
     log = DecisionLog(decisions_path(run))
-    log.append(lambda past: make_decision(36, "accept", "dog"))  # a person changes her mind on the page
-    log.append(lambda past: make_decision(37, "undo"))
+    log.append(lambda past: [make_decision(36, "accept", "dog")])  # a person changes her mind on the page
+    log.append(lambda past: [make_decision(37, "undo")])
     import_decisions(run, EXPORTS / "label-studio.json")
     assert len(logged_decisions(run)) == 8 and read_decisions(run)[36].label == "dog" and 37 not in read_decisions(run)
     tasks = json.loads((EXPORTS / "label-studio.json").read_text())
@@ -259,7 +259,7 @@ def test_missing_file_and_ambiguous_names(run, tmp_path, capsys):
 
 def test_decisions_about_other_data_are_refused(run, tmp_path):
     made = replace(make_decision(3, "keep"), id="x.png")
-    DecisionLog(decisions_path(run)).append(lambda past: made)
+    DecisionLog(decisions_path(run)).append(lambda past: [made])
     with pytest.raises(InputError, match="belongs to other data"):
         import_decisions(run, EXPORTS / "label-studio.csv")
     assert decisions_path(run).read_text().count("\n") == 1
@@ -279,7 +279,7 @@ def test_exported_labels_come_back(tmp_path_factory, labels):
         sample = CLASSES[index % 3]
         kind = "unsure" if label is None else "keep" if label == sample else "other"
         made = make_decision(index, kind, label if kind == "other" else None)
-        log.append_all(lambda past, made=made: [made])
+        log.append(lambda past, made=made: [made])
     export_labels(run, folder / "reviewed.csv")
     sure = {index: label for index, label in labels.items() if label is not None}
     if not sure:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from labelsieve.errors import InputError
-from labelsieve.review.suspects import read_gallery, read_given_labels
+from labelsieve.review.suspects import read_gallery, read_judged
 
 SAMPLE = {"index": 1, "id": "a", "given_label": "cat", "suggested_label": "dog", "label_quality": 0.5}
 
@@ -28,11 +28,11 @@ def test_label_quality_must_be_a_finite_number(run, value):
 
 
 def test_cut_table_of_labels_is_refused_without_its_seal(run):
-    assert len(read_given_labels(run)) == 40
+    assert len(read_judged(run)) == 40
     path = run / "audit" / "labels.csv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:30]))
     with pytest.raises(InputError, match=r"labels\.csv has 29 rows, unlike summary\.json; run labelsieve audit"):
-        read_given_labels(run)
+        read_judged(run)
 
 
 def test_gallery_is_read_in_its_order(run):

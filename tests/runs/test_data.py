@@ -16,18 +16,8 @@ from labelsieve.runs.spec import Experiment
 from tests.conftest import save_blobs
 
 QUICK = [
-    "--methods",
-    "default",
-    "--seeds",
-    "1",
-    "--noise-rate",
-    "0",
-    "--epochs",
-    "1",
-    "--warmup",
-    "0",
-    "--model",
-    "small",
+    *("--methods", "default", "--seeds", "1", "--noise-rate", "0", "--epochs", "1"),
+    *("--warmup", "0", "--model", "small"),
 ]
 
 

@@ -26,19 +26,8 @@ from tests.conftest import (
 
 NOISE = ["--noise", "pair", "--rate", "0.3"]
 QUICK = [
-    "--epochs",
-    "2",
-    "--warmup",
-    "1",
-    "--lr",
-    "0.02",
-    "--batch",
-    "32",
-    "--threads",
-    "1",
-    "--model",
-    "small",
-    "--no-report",
+    *("--epochs", "2", "--warmup", "1", "--lr", "0.02", "--batch", "32"),
+    *("--threads", "1", "--model", "small", "--no-report"),
 ]
 RESULTS = ("tables.safetensors", "samples.safetensors", "model.safetensors")
 

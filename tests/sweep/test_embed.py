@@ -9,11 +9,11 @@ from PIL import Image
 from labelsieve.data import ReadOptions
 from labelsieve.data.load import find
 from labelsieve.errors import InputError
-from labelsieve.features.backbones import find_backbone
+from labelsieve.features.backbones import BackboneSpec, find_backbone
 from labelsieve.features.embed import Cache, load_embedded, unknown_samples
 from labelsieve.runs.execute import versions
 from labelsieve.sweep import embed as module
-from labelsieve.sweep.embed import BackboneSpec, Shard, embed_on_ray, embed_shard
+from labelsieve.sweep.embed import Shard, embed_on_ray, embed_shard
 
 SPEC = BackboneSpec("lite0", 32)
 

@@ -43,23 +43,30 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     if not shared.is_matrix(options.kind):
         shared.check_noise(options.kind, options.rate)
-    from labelsieve.data import ReadOptions, load_data
     from labelsieve.data.labels import write_labels
+    from labelsieve.data.load import ReadOptions, find, load_data
+    from labelsieve.data.sets import Texts
     from labelsieve.noise import corrupt, transition_counts
     from labelsieve.runs.data import noise_matrix
 
     if options.paper:
         _write_paper_noise(options.data, options.out)
         return
-    reading = ReadOptions(label=options.label_column, image=options.image_column, skip_bad=options.skip_bad)
-    train = load_data(options.data, reading).train
-    matrix = noise_matrix(options.kind, options.rate, options.noise_map, train.num_classes)
+    reading = ReadOptions(
+        label=options.label_column,
+        image=options.image_column,
+        text=options.text_column,
+        skip_bad=options.skip_bad,
+    )
+    listed = find(options.data, reading).train  # texts are not encoded: only their labels are needed
+    train = listed if isinstance(listed, Texts) else load_data(options.data, reading).train
+    matrix = noise_matrix(options.kind, options.rate, options.noise_map, len(train.classes))
     noisy = corrupt(train.labels, matrix, options.seed, exact=options.exact)
     write_labels(options.out, noisy, train.classes, train.names)
-    counts = transition_counts(train.labels, noisy, train.num_classes)
+    counts = transition_counts(train.labels, noisy, len(train.classes))
     share = 1 - counts.diagonal().sum().item() / len(train)
     print(f"{options.out}: {len(train):,} labels, {100 * share:.2f}% changed")
-    if train.num_classes <= MATRIX_SHOWN:
+    if len(train.classes) <= MATRIX_SHOWN:
         width = max(len(name) for name in train.classes)
         print("number of samples; rows: true class, columns: label")
         for name, row in zip(train.classes, counts.tolist(), strict=True):

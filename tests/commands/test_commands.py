@@ -34,6 +34,16 @@ def test_noisy_labels_are_written_and_used(tmp_path, capsys):
     assert "noise" not in read_rows(run)[0]  # the labels of the user's data do not count as the truth
 
 
+def test_noisy_labels_of_texts_need_no_backbone(tmp_path):
+    table, labels = tmp_path / "texts.csv", tmp_path / "labels.csv"
+    rows = [("how are you", "a"), ("where is it", "b")] * 20
+    table.write_text("question,topic\n" + "".join(f"{text},{topic}\n" for text, topic in rows))
+    command = ["noise", str(table), "--text-column", "question", "--label-column", "topic", "--rate", "0.3", "--exact"]
+    assert execute([*command, "--out", str(labels)]) == 0
+    written = [line.split(",")[-1] for line in labels.read_text().splitlines()[1:]]
+    assert sum(new != old for new, (_, old) in zip(written, rows, strict=True)) == 12
+
+
 def test_check_escapes_names(folder):
     (folder / "train" / "apple" / "b\x1bad\n.png").write_bytes(b"x")
     command = [sys.executable, "-m", "labelsieve", "check", str(folder)]

@@ -132,7 +132,8 @@ def _weighed_rate(rate: Interval, counted: float, disagreements: float, weight: 
 
 def _share_among_easiest(guesses: Guesses, label_given: Array) -> float:
     """Return the share of wrong labels according to P(label | true class) (K, K), counted among the easiest."""
-    correct = (label_given.diagonal()[guesses.likeliest] * guesses.likelihood).sum()
+    columns = zip(guesses.likeliest.T, guesses.likelihood.T, strict=True)  # one at a time needs less memory
+    correct = sum((label_given.diagonal()[classes] * likelihood).sum() for classes, likelihood in columns)
     return float(1 - correct / max(guesses.likelihood.sum(dtype=np.float64), 1e-12))
 
 

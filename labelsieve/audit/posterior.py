@@ -36,6 +36,7 @@ RACING_SAMPLES, RACING_ERRORS = 2000, 6.0  # temperatures that are this many sta
 BLOCK = 2048  # samples processed at a time: their T fits the cache
 MAX_SHIFT, MIN_ODDS = 80.0, 1e-30  # of log-odds
 SHIFT_SAMPLES, SHIFT_STEPS, SHIFT_TOLERANCE = 20_000, 200, 1e-15
+NEWTON_TOLERANCE = 1e-9  # of a step by Newton's method, which squares an error of this size
 
 
 class _Groups(NamedTuple):
@@ -72,16 +73,16 @@ class _Groups(NamedTuple):
         """Return P(label | true class) between the groups (L, L, B)."""
         count, samples = self.classes.shape
         given = np.empty((count + 1, count + 1, samples))
-        given[:-1, :-1] = label_given.ravel()[self.classes[:, None] * len(label_given) + self.classes]
+        given[:-1, :-1] = label_given.take(self.classes[:, None] * len(label_given) + self.classes)
         sums = label_given.sum(1)[self.classes] - given[:-1, :-1].sum(1)
-        given[:-1, -1] = sums / max(self.remaining, 1)  # the mean of the remaining classes
-        given[-1] = 1 - given[:-1].sum(0)
+        given[:-1, -1] = np.maximum(sums / max(self.remaining, 1), 0)  # the mean of the remaining classes
+        given[-1] = np.maximum(1 - given[:-1].sum(0), 0)
         given[-1, -1] *= self.remaining > 0
-        return np.maximum(given, 0, out=given)
+        return given
 
     def bayes(self, label_given: Array) -> tuple[Array, Array]:
         """Return the probabilities of the classes (C, B) and of the remaining ones (B) given the labels."""
-        given = label_given.ravel()[self.classes[0] * len(label_given) + self.classes]
+        given = label_given.take(self.classes[0] * len(label_given) + self.classes)
         possible = given > 0
         left = np.maximum(1 - np.where(possible, self.probs, 0).sum(0), 0)
         others = len(label_given) - possible.sum(0)
@@ -105,11 +106,13 @@ def _each_block(guesses: Guesses, function: Callable[[_Groups], None]) -> None:
 
     def apply(part: tuple[int, Array]) -> None:
         column, index = part
+        likeliest, likelihood = guesses.likeliest.take(index, 0), guesses.likelihood.take(index, 0)
         others = [each for each in range(kept) if each != column]
         classes = np.empty((1 + len(others), len(index)), np.int64)
-        classes[0], classes[1:] = guesses.labels[index], guesses.likeliest[index].T[others]
         probs = np.empty(classes.shape)
-        probs[0], probs[1:] = guesses.confidence[index], guesses.likelihood[index].T[others]
+        classes[0], probs[0] = guesses.labels[index], guesses.confidence[index]
+        for row, other in enumerate(others, 1):
+            classes[row], probs[row] = likeliest[:, other], likelihood[:, other]
         function(_Groups(index, column, classes, probs, guesses.num_classes - len(classes)))
 
     each_in_threads(apply, parts)
@@ -175,11 +178,11 @@ def _shift_to(odds: Array, rate: float, shift: float) -> float:
         error = 1 / (1 + np.exp(odds + shift))
         mean = float(error.mean())
         low, high = (shift, high) if mean > rate else (low, shift)
-        slope = mean - float(error @ error) / len(odds)
-        before, shift = shift, shift + (mean - rate) / slope if slope > 0 else np.inf
-        if not low <= shift <= high:
-            shift = (low + high) / 2
-        if abs(shift - before) <= SHIFT_TOLERANCE * max(1.0, abs(shift)):
+        slope = mean - float(np.einsum("n,n->", error, error)) / len(odds)  # a product of BLAS would wait for threads
+        before, newton = shift, shift + (mean - rate) / slope if slope > 0 else np.inf
+        inside = low <= newton <= high
+        shift = newton if inside else (low + high) / 2
+        if abs(shift - before) <= (NEWTON_TOLERANCE if inside else SHIFT_TOLERANCE) * max(1.0, abs(shift)):
             break
     return shift
 
@@ -187,17 +190,17 @@ def _shift_to(odds: Array, rate: float, shift: float) -> float:
 def posterior(guesses: Guesses, label_given: Array) -> tuple[Array, Array]:
     """Return the probability of each label (n) and the expected joint counts of label and true class (K, K)."""
     likely, rest = np.empty(len(guesses)), np.empty(len(guesses))
-    weights = np.zeros(guesses.likeliest.shape, np.float64)  # of the most likely classes
+    weights = np.empty(guesses.likeliest.T.shape)  # (M, n) of the most likely classes
 
     def judge(groups: _Groups) -> None:
         weight, rest[groups.where] = groups.bayes(label_given)
         likely[groups.where] = weight[0]
         weight[0] = 0
-        weights[groups.where] = groups.ordered(weight).T
+        weights[:, groups.where] = groups.ordered(weight)
 
     _each_block(guesses, judge)
     joint = np.diag(np.bincount(guesses.labels, likely, guesses.num_classes))
-    for column, weight in zip(guesses.likeliest.T, weights.T, strict=True):
+    for column, weight in zip(guesses.likeliest.T, weights, strict=True):
         cells = guesses.labels * guesses.num_classes + column
         joint += np.bincount(cells, weight, joint.size).reshape(joint.shape)
     spread = np.bincount(guesses.labels, rest, guesses.num_classes) / guesses.num_classes
@@ -338,10 +341,10 @@ def deconvolve(probs: Array, given: Array) -> Array:
     This is expectation-maximisation, known in image processing as Richardson-Lucy deconvolution. A common factor of
     the probabilities cancels in every round.
     """
-    true = probs
+    true, least = probs, np.full_like(probs, MIN_PROBABILITY**2)  # the maximum with a scalar is slower
     for _ in range(UNMIXING_ROUNDS):
         labels = np.einsum("yjn,jn->yn", given, true)
-        ratio = np.divide(probs, np.maximum(labels, MIN_PROBABILITY**2, out=labels), out=labels)
+        ratio = np.divide(probs, np.maximum(labels, least, out=labels), out=labels)
         true = true * np.einsum("yn,yjn->jn", ratio, given)
     result: Array = true / true.sum(0)
     return result

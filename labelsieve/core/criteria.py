@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.core.checks import check_choice
-from labelsieve.core.part import Part, Predict
+from labelsieve.core.part import Part, Predict, host_decides
 
 CRITERIA: dict[str, type["Criterion"]] = {}
 MAX_CLASSES = 10_000  # penalty labels take 12 bytes per pair of classes and network: 1.2 GB for 10,000 classes
@@ -222,14 +222,20 @@ class CriteriaMargin(Criterion, name="margin"):
         return observed_confidence(probs, labels) - others.amax(-1)
 
 
-def fixed_point(probs: Tensor, scale: Tensor | int = FIXED_POINT) -> Tensor:
-    """Return predictions as integers, whose sum does not depend on the order of summation; NaN becomes 0."""
-    return (probs * scale).nan_to_num_(nan=0.0).round_().long()
+def fixed_point(probs: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Return predictions (N, B, K) as integers, whose sum does not depend on the order of summation.
+
+    Predictions that are not valid (N, B), which may be NaN, become 0; by default, all are valid.
+    """
+    amounts = probs * FIXED_POINT
+    if valid is not None:
+        amounts.mul_(valid.unsqueeze(-1)).nan_to_num_(nan=0.0)  # 0 times NaN is NaN
+    return amounts.round_().long()
 
 
 def add_predictions(sums: Tensor, probs: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Add predictions (N, B, K) to the rows of their labels in `sums` (N, K, K); return the added integers."""
-    amounts = fixed_point(probs, (valid * float(FIXED_POINT)).unsqueeze(-1))  # 0 times NaN is NaN
+    amounts = fixed_point(probs, None if host_decides(probs) and valid.all() else valid)
     sums.index_add_(1, labels, amounts)
     return amounts
 

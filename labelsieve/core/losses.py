@@ -4,16 +4,24 @@ A loss that belongs to one method is defined in the file of that method.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from labelsieve.core.part import Part
 
 NO_CLASS = -(2**62)  # torch would ignore samples with the label -100 instead of refusing it
+
+
+class Predictions(NamedTuple):
+    """What networks predict for a batch."""
+
+    logits: Tensor  # (N, B, K) or (B, K)
+    logs: Tensor | None  # shape of the logits, their log_softmax with gradient, if the loss uses it
+    probs: Tensor  # (N, B, K), softmax of the logits without gradient
+    finite: bool  # True if the predictions are known to be finite
 
 
 class Loss(Part, ABC):
@@ -23,77 +31,71 @@ class Loss(Part, ABC):
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         """Return the loss of each network, (N)."""
 
+    def log_softmax(self, logits: Tensor) -> Tensor | None:
+        """Return log_softmax of the logits if `total` uses it; the predictions are then computed from it."""
+        return None
+
     def total(
         self,
-        logits: Tensor,
-        probs: Tensor,
+        predicted: Predictions,
         target: Tensor,
         weight: Tensor,
         labels: Tensor,
         index: Tensor | None,
-        *,
+        selected: bool = False,
         all_kept: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Return the sum over the networks, a scalar, and the loss of each network (N) from logits (N, B, K) or (B, K).
+        """Return the sum over the networks, a scalar, and the loss of each network (N).
 
-        A loss that can use the predictions (N, B, K), softmax of the logits, overrides this method. `all_kept` is True
-        if all weights are known to be 1.
+        `selected` is True if all weights are known to be 0 or 1 and at least one is 1; `all_kept` if all are 1. A loss
+        that can use this or the predictions overrides this method.
         """
-        losses: Tensor = self(logits.view_as(probs), target, weight, labels, index)
+        losses: Tensor = self(predicted.logits.view_as(predicted.probs), target, weight, labels, index)
         return losses.sum(), losses
 
 
 class CrossEntropy(Loss):
-    """Cross-entropy with the target label."""
+    """Cross-entropy with the target label.
+
+    On a CPU, one log_softmax serves the predictions and the loss, and samples of weight 0 have no target.
+    """
 
     def forward(self, logits: Tensor, target: Tensor, weight: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         return weighted_mean(cross_entropy(mask_dropped(logits, weight), target), weight)
 
+    def log_softmax(self, logits: Tensor) -> Tensor | None:
+        return logits.log_softmax(-1) if logits.is_cpu else None
+
     def total(
         self,
-        logits: Tensor,
-        probs: Tensor,
+        predicted: Predictions,
         target: Tensor,
         weight: Tensor,
         labels: Tensor,
         index: Tensor | None,
-        *,
+        selected: bool = False,
         all_kept: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        if all_kept and len(probs) == 1:  # plain training, bit for bit
-            loss = F.cross_entropy(logits.view(probs.shape[1:]), target[0], ignore_index=NO_CLASS)
-            return loss, loss.detach().unsqueeze(0)
-        if probs.device.type != "cpu":  # scatter_add_ of the gradient is not deterministic on a GPU
-            return super().total(logits, probs, target, weight, labels, index)
-        return _CrossEntropyOfProbs.apply(logits, probs, target, weight)  # type: ignore[no-any-return,no-untyped-call]
-
-
-class _CrossEntropyOfProbs(torch.autograd.Function):
-    """Weighted mean of the cross-entropy from logits and their softmax, as one step of a few operations.
-
-    The gradient at the logits is (p - one-hot) · weight / Σ weight.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, probs: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        given, chosen = logits.view_as(probs), target.unsqueeze(-1)
-        normalizer = given.amax(-1) - probs.amax(-1).log_()  # log Σ exp z, since max p is at least 1 / K
-        values = normalizer - given.gather(-1, chosen).squeeze(-1)  # (N, B)
-        values = torch.where(weight > 0, values, 0.0)  # 0 times an infinite loss would be NaN
-        share = weight / weight.sum(-1, keepdim=True).clamp_(min=torch.finfo(weight.dtype).tiny)
-        losses = (values * share).sum(-1)
-        ctx.save_for_backward(probs, chosen, torch.add(share, values, alpha=0))  # NaN where a loss is not finite
-        ctx.shape = logits.shape
-        ctx.mark_non_differentiable(losses)
+        logits, logs, probs, finite = predicted
+        one = probs.shape[0] == 1
+        if logs is None and one and all_kept:  # plain training, bit for bit
+            return _of_one(F.cross_entropy(logits.view(probs.shape[1:]), target[0], ignore_index=NO_CLASS))
+        if logs is None:
+            return super().total(predicted, target, weight, labels, index)
+        if not (finite or all_kept):  # the gradient of a NaN that is left out would be NaN
+            logs = mask_dropped(logits.view_as(probs), weight).log_softmax(-1)
+        chosen = (target if all_kept else target.masked_fill(weight <= 0, NO_CLASS)).flatten()
+        logs = logs if logs.dim() == 2 else logs.flatten(0, 1)
+        if one and selected:
+            return _of_one(F.nll_loss(logs, chosen, ignore_index=NO_CLASS))
+        values = F.nll_loss(logs, chosen, ignore_index=NO_CLASS, reduction="none").view_as(target)
+        losses = weighted_mean(values, weight)
         return losses.sum(), losses
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *others: Tensor) -> tuple[Tensor, None, None, None]:
-        probs, chosen, share = ctx.saved_tensors
-        scale = (share * gradient).unsqueeze(-1)  # (N, B, 1)
-        rows = (probs * scale).nan_to_num_(nan=0.0)  # rows that are left out may be NaN
-        return rows.scatter_add_(-1, chosen, -scale).view(ctx.shape), None, None, None
+
+def _of_one(loss: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the result of `Loss.total` for one network."""
+    return loss, loss.detach().unsqueeze(0)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

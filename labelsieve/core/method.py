@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.core.checks import LoopMonitor, check_index, check_labels, check_types
-from labelsieve.core.losses import Loss
-from labelsieve.core.part import Part, Predict, Regularizer, Relabel, Weigh
+from labelsieve.core.losses import Loss, Predictions
+from labelsieve.core.part import Part, Predict, Regularizer, Relabel, Weigh, host_decides
 from labelsieve.core.processes import Processes, all_processes, first_places, gather_predictions, union_batch
 from labelsieve.core.select import Select
 
+LOG2_E = math.log2(math.e)
 NO_EPOCH = -1  # value of Method.epoch between two epochs
 
 
@@ -37,6 +38,7 @@ class Step(NamedTuple):
     losses: Tensor  # (N)
     probs: Tensor  # (N, B, K), float32 without gradient
     decision: Decision
+    finite: bool = False  # True if the predictions are known to be finite
 
 
 class Method(nn.Module):
@@ -85,8 +87,13 @@ class Method(nn.Module):
         self.started = False  # whether an epoch has started; the number would make torch.compile compile in each epoch
         self.monitor = LoopMonitor()
         self._warn_below = 0  # batches with fewer samples cause a warning in this epoch
+        self._weighing = tuple(weigh)
         self._parts = tuple(module for module in self.modules() if isinstance(module, Part))
         self._observing = [part for part in self._parts if type(part).observe is not Part.observe]
+        self._uses_probs = len(self._parts) > 1  # by another part than the loss
+        selects = [isinstance(part, Select) and part.num_kept_is_fixed for part in self._weighing]
+        self._keeps_selection = relabel is None or relabel.keeps_selection
+        self._only_selects = selects == [True] and self._keeps_selection  # weights are 0 or 1, at least one is 1
         self.register_load_state_dict_pre_hook(_add_missing_epoch)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_resume_epoch)  # type: ignore[no-untyped-call]
 
@@ -98,7 +105,7 @@ class Method(nn.Module):
     @property
     def needs_index(self) -> bool:
         """True if the method needs the positions of the samples in the training set."""
-        return any(part.needs_index for part in self._parts)
+        return True in [part.needs_index for part in self._parts]
 
     @property
     def needs_predictions(self) -> bool:
@@ -182,19 +189,22 @@ class Method(nn.Module):
 
     def _step(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Step:
         logits, labels = logits.float(), labels.long()  # (N, B, K) or (B, K), (B)
+        measure = self.loss  # reading a module of a module is slow
+        logs = measure.log_softmax(logits)
         with torch.no_grad():
-            probs = logits.softmax(-1).view(self.networks, *labels.shape, logits.shape[-1])
+            probs = logits.softmax(-1) if logs is None else (logs * LOG2_E).exp2_()  # exp_ is slower
+            probs = probs.view(self.networks, *labels.shape, logits.shape[-1])
+            finite = self._uses_probs and logs is not None and host_decides(logs) and _are_finite(probs)
             decision = self.decide(probs, labels, index)
-            all_kept = self._keeps_all(probs)
-        loss, losses = self.loss.total(
-            logits, probs, decision.target, decision.weight, labels, index, all_kept=all_kept
-        )
-        return Step(loss, losses, probs, decision)
+        predicted = Predictions(logits, logs, probs, finite)
+        all_kept = self._keeps_all(probs)
+        loss, losses = measure.total(predicted, *decision, labels, index, all_kept or self._only_selects, all_kept)
+        return Step(loss, losses, probs, decision, finite)
 
     def decide(self, probs: Tensor, labels: Tensor, index: Tensor | None = None) -> Decision:
         """Return the target and the weight of each sample: (N, B, K), (B), (B)."""
         target = labels.expand(probs.shape[:-1])
-        weights = [part(probs, labels, index) for part in self.weigh]
+        weights = [part(probs, labels, index) for part in self._weighing]
         weight = math.prod(weights[1:], start=weights[0]) if weights else torch.ones_like(probs[..., 0])
         if self.relabel is not None:
             target, weight = self.relabel(probs, labels, index, weight)
@@ -202,8 +212,7 @@ class Method(nn.Module):
 
     def _keeps_all(self, probs: Tensor) -> bool:
         """Return True if all weights of a batch are known to be 1."""
-        parts: list[Any] = list(self.weigh)
-        return (self.relabel is None or self.relabel.keeps_ones) and all(part.keeps_all(probs) for part in parts)
+        return self._keeps_selection and False not in [part.keeps_all(probs) for part in self._weighing]
 
     def num_kept(self, count: int) -> int:
         """Return how many of `count` samples are kept in this epoch, for methods where this is known in advance."""
@@ -220,10 +229,7 @@ class Method(nn.Module):
         if not self._observing:
             return
         with torch.no_grad():
-            sound = step.probs.amax(-1)  # (N, B): a softmax is finite or NaN in all classes
-            if applied is None:
-                sound = torch.add(sound, step.losses.unsqueeze(-1), alpha=0)  # NaN if the loss is not finite
-            valid = sound == sound if applied is None else (sound == sound) & applied.unsqueeze(-1)
+            valid = _valid(step, applied)
             for part in self._observing:
                 part.observe(step.probs, labels.long(), index, valid)
 
@@ -280,7 +286,7 @@ class Method(nn.Module):
 
     def _check_shapes(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> None:
         """Raise ValueError if the shapes do not fit."""
-        if self.needs_index and index is None:
+        if index is None and self.needs_index:
             raise ValueError("this method stores values per sample: pass index=, their positions in the training set")
         if labels.is_floating_point():
             raise ValueError(f"labels must be integers, got {labels.dtype}")
@@ -313,6 +319,25 @@ class Method(nn.Module):
             check_labels(labels, logits.shape[-1])
             if index is not None and (counts := {part.num_samples for part in self._parts if part.num_samples}):
                 check_index(index, min(counts))
+
+
+def _valid(step: Step, applied: Tensor | None) -> Tensor:
+    """Return which predictions (N, B) are finite and belong to a network (N) that was updated.
+
+    If it is not known which were updated, these are the networks with a finite loss.
+    """
+    if step.finite and applied is None and math.isfinite(step.loss.item()):
+        return torch.ones(step.probs.shape[:-1], dtype=torch.bool)
+    sound = step.probs.select(-1, 0)  # a softmax is finite or NaN in all classes
+    if applied is None:
+        sound = torch.add(sound, step.losses.unsqueeze(-1), alpha=0)  # NaN if the loss is not finite
+        return sound == sound
+    return (sound == sound) & applied.unsqueeze(-1)
+
+
+def _are_finite(probs: Tensor) -> bool:
+    """Return True if predictions (N, B, K) are finite: a softmax is finite or NaN in all classes. Reads the values."""
+    return not math.isnan(probs.select(-1, 0).sum().item())
 
 
 def constant_lr(epoch: int) -> float:

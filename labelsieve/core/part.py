@@ -71,7 +71,7 @@ class Weigh(Part, ABC):
 class Relabel(Part, ABC):
     """A part that chooses the target label of each sample and may change its weight."""
 
-    keeps_ones = False  # True if a weight of 1 stays 1
+    keeps_selection = False  # True if a weight of 1 stays 1, and one of 0 stays 0 or becomes 1
 
     @abstractmethod
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,6 +84,11 @@ class Regularizer(nn.Module, ABC):
     @abstractmethod
     def forward(self, model: nn.Module, inputs: Tensor, logits: Tensor) -> Tensor:
         """Return the loss term, a scalar."""
+
+
+def host_decides(values: Tensor) -> bool:
+    """Return True where a step may read values, and is never recorded and replayed: eagerly on a CPU."""
+    return values.is_cpu and type(values) is Tensor and not torch.compiler.is_compiling()
 
 
 def label_dtype(num_classes: int) -> torch.dtype:

@@ -64,11 +64,14 @@ class Processes:
         return box[0]
 
 
+_ALONE = Processes()
+
+
 def all_processes() -> Processes:
     """Return the processes of torch.distributed; one alone if it is not initialized."""
     if dist.is_available() and dist.is_initialized():
         return Processes(dist.get_rank(), dist.get_world_size())
-    return Processes()
+    return _ALONE
 
 
 def union_batch(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from labelsieve.core.criteria import Criterion
-from labelsieve.core.part import Part, Weigh
+from labelsieve.core.part import Part, Weigh, host_decides
 
 ALIGN_MEMORY = 64  # samples per class over which Align's running means are taken
 SMALLEST_SHARE = 1e-30  # lower bound of Align's running means, which are divided by each other
@@ -67,7 +67,7 @@ class Select(Weigh):
     """
 
     trusted: Tensor | None  # (n) bool
-    num_kept_is_fixed = True  # False if the number of kept samples depends on the predictions
+    num_kept_is_fixed = True  # False if the number depends on the predictions, or if weights are not only 0 and 1
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Select(Weigh):
         return math.ceil(1 / (1 - share)) if share < 1 else 0
 
     def keeps_all(self, probs: Tensor) -> bool:
-        known = self.num_kept_is_fixed and _host_decides(probs)
+        known = self.num_kept_is_fixed and host_decides(probs)
         return known and self.num_kept(probs.shape[1]) == probs.shape[1]
 
     def forward(self, probs: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
@@ -138,17 +138,12 @@ class Select(Weigh):
         if self.floor:
             return within_share(ranks_with_floor(ranks(scores), labels, self.floor_share), scores.shape[-1], self.share)
         order = best_first(scores)
-        if _host_decides(scores):
-            best = order[..., : self.num_kept(scores.shape[-1])]
+        if host_decides(scores):
+            best = order.narrow(-1, 0, self.num_kept(scores.shape[-1]))
             return torch.zeros_like(scores).scatter_(-1, best, 1.0)
         place = torch.arange(scores.shape[-1], device=scores.device)
         kept = within_share(place, len(place), self.share)  # (B), of the samples in this order
         return torch.empty_like(kept.expand_as(order)).scatter_(-1, order, kept.expand_as(order))
-
-
-def _host_decides(values: Tensor) -> bool:
-    """Return True where a step is never recorded and replayed in another epoch: eagerly on a CPU."""
-    return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def kept_share(noise_rate: float) -> Fraction:

@@ -27,7 +27,7 @@ class _LatentClass(Relabel):
     """
 
     needs_index = True
-    keeps_ones = True
+    keeps_selection = True
     needs_predictions = True
 
     def __init__(

@@ -73,7 +73,7 @@ class _Refurbish(Relabel):
     """
 
     needs_index = True
-    keeps_ones = True
+    keeps_selection = True
 
     def __init__(
         self, num_classes: int, num_samples: int, *, warmup: int, threshold: float, history: int, clean_first: bool

@@ -235,6 +235,14 @@ def test_mean_error_of_many_samples_matches_bisection():
     np.testing.assert_allclose(with_mean_error(quality, 0.07), 1 / (1 + np.exp(-odds - low)), rtol=1e-9)
 
 
+@pytest.mark.parametrize("rate", [0.003, 0.07, 0.4])
+@pytest.mark.parametrize("seed", range(4))
+def test_mean_error_is_exact_after_few_steps(rate, seed, monkeypatch):
+    monkeypatch.setattr(posterior_module, "SHIFT_STEPS", 12)
+    quality = np.random.default_rng(seed).beta(0.3, 0.1, 40_000)
+    assert abs((1 - with_mean_error(quality, rate)).mean() - rate) < 1e-15
+
+
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_mean_error_may_be_none_or_all(rate):
     assert abs(1 - with_mean_error(np.array([0.2, 0.9, 0.5]), rate) - rate).max() < 1e-12

@@ -25,6 +25,7 @@ def _add_table(parser: ArgumentParser) -> None:
 
 def _run_table(options: Namespace) -> None:
     shared.check_on(options)
+    shared.warn_about_threads(options.threads, options.on)
     from labelsieve.paper.reproduce import reproduce
 
     reproduce(
@@ -54,6 +55,7 @@ def _add_figure(parser: ArgumentParser) -> None:
 
 def _run_figure(options: Namespace) -> None:
     shared.check_on(options)
+    shared.warn_about_threads(options.threads, options.on)
     from labelsieve.paper.figures import reproduce_figure
 
     reproduce_figure(

@@ -13,7 +13,7 @@ from labelsieve.paper.figures import points
 from labelsieve.paper.tables import experiment, tables
 from labelsieve.runs.find import identity, known_runs
 from labelsieve.runs.read import by_method, read_run
-from labelsieve.runs.spec import with_defaults
+from labelsieve.runs.spec import MethodChoice, with_defaults
 from labelsieve.runs.tables import comparison, markdown, mean_and_error, paired_differences, plus_minus
 from tests.conftest import LONG_WAIT
 
@@ -25,14 +25,21 @@ GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
 FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
 LOG = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
 THREE = ["default", "mentornet", "mentornet-prop"]
+ALIGNED = "mentornet-prop (align True)"
 SELECTING = ["mentornet", "mentornet-prop", "sl-prop"]
 EVERY = [*METHODS, "co-teaching (all)"]
 
 
-def demo(noise: str, seeds: range, methods: list[str]):
-    runs = [read_run(path.parent) for path in sorted((ROOT / "results" / "demo").glob("*/done"))]
-    chosen = [r for r in runs if r.spec["noise"] == noise and r.spec["seed"] in seeds and r.method in methods]
-    return by_method(sorted(chosen, key=lambda run: methods.index(run.method)))
+def demo(noise: str, seeds: range, methods: list[str], folder: str = "demo"):
+    """Return the runs of each method, which is named as in the tables of the demo."""
+    runs = [read_run(path.parent) for path in sorted((ROOT / "results" / folder).glob("*/done"))]
+    chosen = [run for run in runs if run.spec["noise"] == noise and run.spec["seed"] in seeds]
+    groups = {method: [run for run in chosen if name_of(run) == method] for method in methods}
+    return {method: sorted(group, key=lambda run: run.spec["seed"]) for method, group in groups.items() if group}
+
+
+def name_of(run):
+    return str(MethodChoice(run.spec["method"], run.spec["criterion"], tuple(map(tuple, run.spec["options"]))))
 
 
 def test_the_sweep_of_the_docs_runs(tmp_path):
@@ -102,15 +109,19 @@ def test_the_example_runs():
 
 
 def test_demo_table_matches_records():
-    table = markdown(comparison(demo("pair", range(3), THREE)))
+    groups = demo("pair", range(3), [*THREE, ALIGNED], "demo-aligned")
+    table = markdown(comparison(groups))
     assert table in README and table in DEMO
+    least = {name: min(min(run.epochs[-1]["kept"]) for run in runs) for name, runs in groups.items()}
+    assert f"it keeps only {least['mentornet-prop']:.0%} of the dresses" in DEMO and least[ALIGNED] > 0.5
     for method in ("mentornet", "mentornet-prop"):
         assert plus_minus([run.end["last"] for run in demo("symmetry", range(3), THREE)[method]]) in DEMO
 
 
 def test_figures_of_fresh_seeds_match_records():
-    for runs in demo("pair", range(10, 20), THREE).values():
-        assert plus_minus([run.end["last"] for run in runs]) in DEMO
+    aligned = demo("pair", range(10, 20), [ALIGNED], "demo-aligned")
+    for runs in [*demo("pair", range(10, 20), THREE).values(), aligned[ALIGNED]]:
+        assert len(runs) == 10 and plus_minus([run.end["last"] for run in runs]) in DEMO
 
 
 def test_the_table_of_all_methods_comes_from_the_records():

@@ -24,6 +24,7 @@ from labelsieve.predict import Predictor, predict_data
 from tests.conftest import LONG_WAIT, save_blobs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the exporters
+ROOT = Path(__file__).parents[1]
 QUICK = ["--epochs", "1", "--warmup", "0", "--noise-rate", "0", "--threads", "1", "--device", "cpu", "--batch", "32"]
 SERVE = """
 import json, sys
@@ -257,10 +258,18 @@ def test_a_wrong_export_is_not_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_docs_say_what_the_record_of_served_photographs_says():
+    record = json.loads((ROOT / "benchmarks" / "results" / "served.json").read_text())
+    largest, others = record["largest difference of a probability"], record["other classes"]
+    words = " ".join((ROOT / "docs" / "export.md").read_text(encoding="utf-8").split())
+    assert f"for {record['photographs']} photographs of {record['classes']} kinds of clothes" in words
+    assert f"differ by at most {largest}, and {others} have another class" in words and largest < 1e-4
+
+
 def test_the_docs_show_a_server_that_runs(tmp_path):
     """The script of docs/export.md classifies a photograph."""
     pytest.importorskip("onnxruntime")
-    page = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     network = seeded("resnet-18", (3, 32, 32))
     export_model(Predictor(network, (3, 32, 32), list("abcd"), model="resnet-18"), "onnx", tmp_path / "clothes.onnx")

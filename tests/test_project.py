@@ -30,7 +30,9 @@ def test_the_changelog_is_short_lines_in_the_usual_groups():
 def test_the_workflow_tries_every_supported_python_and_the_oldest_torch():
     tried = WORKFLOW["jobs"]["versions"]["strategy"]["matrix"]["include"]
     supported = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
-    assert {row["python"] for row in tried} >= set(supported)
+    assert {row["python"] for row in tried} == set(supported)
+    for page in ("README.md", "docs/quickstart.md"):
+        assert f"Python {supported[0]} to {supported[-1]}." in (ROOT / page).read_text(encoding="utf-8")
     (oldest,) = (re.search(r">=([\d.]+)", line)[1] for line in PROJECT["dependencies"] if line.startswith("torch"))
     assert f"{oldest}.*" in {row["torch"] for row in tried}
     pinned = re.search(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)[1]

@@ -6,6 +6,7 @@
 
 import io
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,21 +63,26 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
 
 
 def forecast_heads(
-    experiment: Experiment, stages: Sequence[str], path: Path, shelf: Shelf, finetuning: Callable[[int, int], float]
+    experiment: Experiment,
+    stages: Sequence[str],
+    path: Path,
+    shelf: Shelf,
+    finetuning: Callable[[int, int], float],
+    began: float,
 ) -> str:
     """Describe the stages of a training on features, and its cost from a few samples; nothing is kept.
 
-    CPU seconds are measured, not time: they hardly depend on what else the machine does.
-
     Args:
         finetuning: Returns the seconds of fine-tuning from the number of samples and of classes.
+        began: When the command began, by time.perf_counter.
     """
     splits = find(experiment.data, reading_of(experiment)).splits()
     train = splits["train"]
     spec = backbone_of(experiment)
     missing, seconds, dim = 0, 0.0, train.shape[0] if isinstance(train, Labelled) else 0
-    if spec is not None:
-        backbone = shelf.backbone(spec)
+    backbone = None if spec is None else shelf.backbone(spec)
+    start = time.perf_counter() - began
+    if backbone is not None:
         cache = Cache(backbone, experiment.cache)
         missing = sum(len(unknown_samples(split, cache)) for split in splits.values())
         seconds = missing * seconds_per_sample(train, backbone) / (experiment.workers or usable_cores())
@@ -86,12 +92,13 @@ def forecast_heads(
     work = f"{missing:,} features to compute ({duration(seconds)})" if missing else known
     if (last := finetuning(len(train), len(train.classes))) > 0:
         work += f"; fine-tuning takes {duration(last)}"
+    whole = duration(2 * start + seconds + heads + last)
     return "\n".join(
         [
             f"data:    {experiment.data}: {len(train):,} samples of {len(train.classes)} classes",
             "stages:",
             *(f"  {number}. {stage}" for number, stage in enumerate(stages, 1)),
-            f"cost:    about {duration(seconds + heads + last)} on {device_name(experiment.device)}; {work}",
+            f"cost:    about {whole} on {device_name(experiment.device)}; {work}",
             f"folder:  {path}{' (exists)' if path.exists() else ''}",
         ]
     )

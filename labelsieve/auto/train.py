@@ -4,6 +4,7 @@ import io
 import json
 import shlex
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -85,6 +86,7 @@ from labelsieve.train.step import Learner
 
 NEARLY_ALL = 0.95  # share of predictions for one class from which a network has learned nothing
 FEWEST_STEPS, TIMED_SECONDS = 3, 1.0  # of a forecast
+BESIDES_STEPS = 1.3  # times its steps: an epoch also counts, evaluates and saves
 
 
 @dataclass(frozen=True)
@@ -525,16 +527,22 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
     ]
 
 
-def forecast(request: Request, path: Path, shelf: Shelf) -> str:
-    """Describe the stages and the cost of a request, from a few timed steps that are discarded."""
+def forecast(request: Request, path: Path, shelf: Shelf, began: float) -> str:
+    """Describe the stages and the cost of a request, from a few timed steps that are discarded.
+
+    Args:
+        began: When the command began, by time.perf_counter. Importing and reading take as long in the training, and
+            judging and reporting at its end about as long again.
+    """
     if request.has_heads(request.candidates[-1].training):
         head = request.candidates[-1].training
         words = [f"{stage.name}: {stage.purpose}" for stage in plan(request, path, Found(network=-1))]
-        return forecast_heads(head, words, path, shelf, partial(_finetuning_seconds, request.finetune))
+        return forecast_heads(head, words, path, shelf, partial(_finetuning_seconds, request.finetune), began)
     stages = plan(request, path)
     experiment = replace(stages[-1].experiments[0], corrected=None)
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment, shelf)
+    start = time.perf_counter() - began
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)
     epochs = sum(stage.epochs for stage in stages)
@@ -544,8 +552,9 @@ def forecast(request: Request, path: Path, shelf: Shelf) -> str:
         width = max(len(stage.name) for stage in stages)
         for number, stage in enumerate(stages, 1):
             lines.append(f"  {number}. {stage.name:{width}}  {stage.purpose} ({stage})")
-    cost = f"{epochs} epochs of {steps} steps at {1000 * seconds:.1f} ms"
-    lines.append(f"cost:    {cost}: about {duration(epochs * steps * seconds)} on {device_name(experiment.device)}")
+    whole = duration(2 * start + BESIDES_STEPS * epochs * steps * seconds)
+    cost = f"{epochs} epochs of {steps} steps at {1000 * seconds:.1f} ms, and starting, reading and judging"
+    lines.append(f"cost:    about {whole} on {device_name(experiment.device)}: {cost}")
     lines.append(f"folder:  {path}{' (exists)' if path.exists() else ''}")
     return "\n".join(lines)
 

@@ -59,6 +59,7 @@ def run(options: Namespace) -> None:
     settings = {name: value for name, value in shared.experiment_settings(options).items() if name in USED_SETTINGS}
     experiment_for(options.data, noise_rate=options.noise_rate, **settings)  # raises for wrong values
     shared.check_on(options)
+    shared.warn_about_threads(options.threads, options.on)
     shared.save_config(options)
     from labelsieve.sweep.compare import compare  # imports torch, after all that can be checked without it
 

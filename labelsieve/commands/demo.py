@@ -14,7 +14,7 @@ COMPARISON = {  # options of the demo on fashion
     "rate": 0.4,
     "seeds": 3,
     "first_seed": 0,
-    "methods": "default,mentornet,mentornet-prop",
+    "methods": "default,mentornet,mentornet-prop,mentornet-prop:align=true",
 }
 # A quarter of the labels of photos become wrong: dress -> longsleeve, longsleeve <-> t-shirt, pants <-> shorts.
 PHOTOS = "photos --noise asymmetric --noise-map 0:1,1:5,5:1,2:4,4:2 --rate 0.3 --exact-noise --threads 1"

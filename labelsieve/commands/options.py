@@ -15,6 +15,7 @@ from typing import Any
 
 from labelsieve.catalogue import parse_noise
 from labelsieve.errors import InputError
+from labelsieve.files import usable_cores
 from labelsieve.runs.spec import DATASET_SETTINGS, OPEN_SETTINGS, Experiment
 from labelsieve.text import parse_integer, parse_number
 
@@ -246,6 +247,13 @@ def check_on(options: Namespace) -> None:
     from labelsieve.sweep.address import refuse_unreachable
 
     refuse_unreachable(options.on)
+
+
+def warn_about_threads(threads: int | None, on: str = "here") -> None:
+    """Say that there are fewer cores than threads; on a cluster, other machines train."""
+    if threads is not None and threads > usable_cores() and on == "here":
+        cores = "1 usable core" if usable_cores() == 1 else f"{usable_cores()} usable cores"
+        print(f"--threads {threads}: this machine has {cores}; more threads than cores are slower", file=sys.stderr)
 
 
 def add_seeds(parser: ArgumentParser) -> None:

@@ -39,6 +39,7 @@ def _add_table(parser: ArgumentParser) -> None:
 
 def _run_table(options: Namespace) -> None:
     shared.check_on(options)
+    shared.warn_about_threads(options.threads, options.on)
     from labelsieve.paper.reproduce import reproduce
 
     reproduce(
@@ -67,6 +68,7 @@ def _add_figure(parser: ArgumentParser) -> None:
 
 def _run_figure(options: Namespace) -> None:
     shared.check_on(options)
+    shared.warn_about_threads(options.threads, options.on)
     from labelsieve.paper.figures import reproduce_figure
 
     reproduce_figure(**shared.selected(options, "number", "dataset", "seeds", "save", *RUNS))

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from dataclasses import replace
 from functools import partial
@@ -88,8 +89,10 @@ def run(options: Namespace) -> None:
     from labelsieve.runs.find import refuse_running
     from labelsieve.runs.track import parse_trackers
 
+    began = time.perf_counter()
     experiment, noise_is_unknown = requested_experiment(options)
     refuse_unknown(experiment.method, experiment.criterion, dict(experiment.options))
+    shared.warn_about_threads(options.threads)
     if os.environ.get("RANK", "0") == "0":
         if options.out is not None:
             refuse_running(options.out)
@@ -101,12 +104,14 @@ def run(options: Namespace) -> None:
     experiment = replace(experiment, **shared.machine_settings(options))
     with teamed(experiment.device) as team:
         if team is None or team.leads:
-            _lead(options, experiment, noise_is_unknown, team)
+            _lead(options, experiment, noise_is_unknown, team, began)
         else:
             follow(team)
 
 
-def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, team: "Team | None") -> None:
+def _lead(
+    options: Namespace, experiment: Experiment, noise_is_unknown: bool, team: "Team | None", began: float
+) -> None:
     """Train in this process, or in all those of a team."""
     from labelsieve.auto.train import (
         Runner,
@@ -150,7 +155,7 @@ def _lead(options: Namespace, experiment: Experiment, noise_is_unknown: bool, te
         if options.threads is None:
             request = with_threads(request, shelf)
         if options.dry_run:
-            print(forecast(request, path, shelf))
+            print(forecast(request, path, shelf, began))
             return
         train(request, path, Runner(shelf, options.command_line, team, options.log))
         save_request(path, facts)

@@ -209,17 +209,17 @@ class _Outcome:
 
 
 def seconds_per_sample(split: Undecoded, backbone: Backbone) -> float:
-    """Return the CPU seconds for reading, decoding and encoding a sample, from one batch of the split."""
+    """Return the seconds of one thread for reading, decoding and encoding a sample, from one batch of the split."""
     nothing = _Preparation(split, backbone, lambda key: False, None)
     indices = range(min(backbone.batch, len(split)))
     with _one_thread_per_batch():
         backbone(_joined(nothing(indices[:1])))  # the first one is not counted
         nothing = _Preparation(split, backbone, lambda key: False, None)
-        began = time.process_time()
+        began = time.perf_counter()
         prepared = [one for one in nothing(indices) if one.sample is not None]
         if prepared:
             backbone(_joined(prepared))
-        return (time.process_time() - began) / max(1, len(prepared))
+        return (time.perf_counter() - began) / max(1, len(prepared))
 
 
 def unknown_samples(split: Undecoded, cache: Cache) -> list[int]:

@@ -32,7 +32,7 @@ PATH_SAMPLES = 20_000  # for choosing the strength
 MAX_LEARNED = 6 * 10**10  # multiplications per pass over the samples that are learned; all samples are judged
 PREDICTED = 2**25  # probabilities predicted at a time
 PRODUCTS = 800  # matrix products of all heads: forward and backward, about 80 steps for each of five fits
-TIMED_ROWS = 2000
+TIMED_ROWS, TIMED_PRODUCTS = 2000, 5  # of a forecast
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,18 @@ def choose_strength(features: Tensor, labels: Tensor, num_classes: int, seed: in
 
 
 def seconds_of_heads(samples: int, features: int, num_classes: int, device: str = "cpu") -> float:
-    """Return the CPU seconds that `judge_features` and the delivered head take, from a timed matrix product."""
+    """Return the seconds that `judge_features` and the delivered head take on one thread, from matrix products."""
     rows = min(samples, TIMED_ROWS)
+    learned = min(samples, max(1, MAX_LEARNED // (FOLDS * features * num_classes)))
     x, weights = torch.ones(rows, features, device=device), torch.ones(features, FOLDS * num_classes, device=device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for _ in range(2):  # the first one is not counted
-        began = time.process_time()
-        (x @ weights).log_softmax(1).sum().item()  # waits for the device
+    for count in (1, TIMED_PRODUCTS):  # the first one is not counted
+        began = time.perf_counter()
+        for _ in range(count):
+            (x @ weights).log_softmax(1).sum().item()  # waits for the device
     torch.set_num_threads(threads)
-    return (time.process_time() - began) * PRODUCTS * samples / rows
+    return (time.perf_counter() - began) / TIMED_PRODUCTS * PRODUCTS * learned / rows
 
 
 def fit_head(features: Tensor, targets: Tensor, strength: float) -> tuple[Tensor, Tensor, Tensor]:

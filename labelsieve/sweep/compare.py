@@ -154,14 +154,20 @@ def _given_up(groups: dict[str, list[Run]]) -> list[str]:
     for name, runs in groups.items():
         for run in runs:
             if neglected := neglected_classes(run):
-                last = run.epochs[-1].get("test_error")
-                error = "" if last is None else f", test error {last:.1f}%"
-                options = catalogue.options_of(run.method) if run.method in catalogue.methods() else {}
-                can_align = "align" in options and not dict(run.spec["options"]).get("align")
-                advice = f"; {run.method}:align=true prevents this" if can_align else ""
                 kept = printable(", ".join(neglected))
-                lines.append(f"{name}, seed {run.spec['seed']}: few samples of {kept} were kept{error}{advice}")
+                what = f"the selection kept few samples of {kept}, and the network hardly learned them"
+                lines.append(f"{name}, seed {run.spec['seed']}: {what}{_remedy(run, groups)}")
     return lines
+
+
+def _remedy(run: Run, groups: Mapping[str, object]) -> str:
+    """Return what prevents that a class is given up, if the method has such an option and does not use it."""
+    options = catalogue.options_of(run.method) if run.method in catalogue.methods() else {}
+    if "align" not in options or dict(run.spec["options"]).get("align"):
+        return ""
+    aligned = f"{run.method}:align=true"
+    beside = str(parse_method(aligned))
+    return f"; {beside} prevents this" if beside in groups else f"; to prevent this, add {aligned} to --methods"
 
 
 def _describe_seeds(seeds: range) -> str:
@@ -188,9 +194,9 @@ def draw_comparison(groups: Mapping[str, Sequence[Run]], classes: Sequence[str],
 
     with_penalty = [(method, run) for method, runs in groups.items() for run in runs if "last/penalty" in run.tables]
     figure, axes = plt.subplots(
-        1, 4 if with_penalty else 2, figsize=(17 if with_penalty else 9, 4.6), layout="constrained"
+        1, 4 if with_penalty else 2, figsize=(14 if with_penalty else 9, 4.1), layout="constrained"
     )
-    figure.suptitle(title)
+    figure.suptitle(title, x=0.01, horizontalalignment="left")
     for colour, (method, runs) in zip(COLOURS * len(groups), groups.items(), strict=False):
         _plot_band(axes[0], [run.series("test_error") for run in runs], method, colour)
         _plot_band(axes[1], [[100 * (p or 0) for p in run.series("precision")] for run in runs], method, colour)
@@ -198,7 +204,7 @@ def draw_comparison(groups: Mapping[str, Sequence[Run]], classes: Sequence[str],
     for axis, label in zip(axes, ("test error %", "kept samples with a correct label %"), strict=False):
         axis.axvline(warmup + 0.5, color="0.6", linestyle=":", linewidth=1)
         axis.set(xlabel="epoch (dotted: end of warm-up)", ylabel=label)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False)
     if with_penalty:
         method, run = with_penalty[0]
         _plot_matrix(axes[2], run.tables["last/penalty"][0], classes, f"learned penalty labels ({method})")

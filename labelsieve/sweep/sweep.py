@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labelsieve.errors import LabelsieveError, unexpected
+from labelsieve.files import usable_cores
 from labelsieve.runs.spec import Experiment
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _in_processes(experiments: Sequence[Experiment], root: Path, report: Callabl
 
 def _in_pool(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:
     """Run the experiments in one pool of processes."""
-    workers = max(1, (os.cpu_count() or 1) // max(experiment.threads for experiment in experiments))
+    workers = max(1, usable_cores() // max(experiment.threads for experiment in experiments))
     context = multiprocessing.get_context("spawn")
     _start_quiet_tracker()
     stopped = context.Event()

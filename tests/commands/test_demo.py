@@ -75,7 +75,7 @@ def test_comparison_has_its_defaults_and_names_the_other_demo(monkeypatch, capsy
     assert execute(["demo"]) == 0 and execute(["demo", "--seeds", "1", "--out", str(tmp_path), "--rate", "0"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("labelsieve demo photos")
     (data, methods, given), (_, _, changed) = called
-    assert data == "fashion" and len(methods) == 3
+    assert data == "fashion" and methods == ["default", "mentornet", "mentornet-prop", "mentornet-prop:align=true"]
     assert (given["noise"], given["rate"], given["noise_rate"]) == ("pair", 0.4, 0.4)
     assert given["seeds"] == range(3) and str(given["out"]) == "runs/demo"
     assert changed["seeds"] == range(1) and changed["out"] == tmp_path and changed["rate"] == 0

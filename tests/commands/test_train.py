@@ -2,6 +2,7 @@
 
 import csv
 import shlex
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import labelsieve
 from labelsieve import METHODS
-from labelsieve.auto.train import make_request, with_threads
+from labelsieve.auto.train import forecast, make_request, with_threads
 from labelsieve.cli import execute
 from labelsieve.data import ReadOptions, load_data
 from labelsieve.data.published import read_clothing1m
@@ -69,6 +70,25 @@ def test_small_networks_get_one_thread_and_large_ones_all_cores(tmp_path, monkey
     assert read_run(tmp_path / "two").spec["threads"] == 2
 
 
+def test_more_threads_than_cores_are_accepted_and_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("labelsieve.commands.options.usable_cores", lambda: 2)
+    data, out = save_blobs(tmp_path / "data.npz", 150), tmp_path / "run"
+    command = [data, *SMALL, "--no-report", "--out", out]
+    warning = "--threads 5: this machine has 2 usable cores; more threads than cores are slower\n"
+    for threads, said in {2: "", 5: warning}.items():
+        assert train(*command, "--threads", threads, "--dry-run") == 0
+        assert capsys.readouterr().err == said
+    assert train(*command, "--threads", 1025) == 2 and "at most 1,024" in capsys.readouterr().err
+
+
+def test_runs_of_a_machine_with_more_cores_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # 64 threads would wait for each other
+    data, out = save_blobs(tmp_path / "data.npz", 150), tmp_path / "run"
+    assert train(data, *SMALL, "--no-report", "--threads", 64, "--out", out) == 0
+    assert read_run(out).spec["threads"] == 64 and labelsieve.load(out).classes
+    assert train(data, "--like", out, "--dry-run") == 0
+
+
 def test_all_stages_of_a_network_have_its_threads(tmp_path, monkeypatch):
     """On a table, the perceptron gets one thread; linear heads get all cores, and use them if they are large."""
     random = np.random.default_rng(0)
@@ -96,9 +116,18 @@ def test_dry_run_prints_the_cost_and_writes_nothing(tmp_path, capsys):
     assert train(data, *SMALL, "--out", out, "--dry-run") == 0
     shown = capsys.readouterr().out
     assert "150 samples of 4 classes, 40 test samples\n" in shown and "2 epochs of 5 steps at " in shown
-    assert "about " in shown and not out.exists()
+    assert "cost:    about " in shown and "starting, reading and judging" in shown and not out.exists()
     assert train(data, *SMALL, "--test", "0.2", "--dry-run") == 0
     assert "40 test samples (from the data; --test is ignored)" in capsys.readouterr().out
+
+
+def test_forecast_includes_what_the_command_did_before(tmp_path, monkeypatch):
+    """Importing and reading took an hour here, so they will in the training, and judging about as long."""
+    data = save_blobs(tmp_path / "data.npz", 150)
+    experiment, shelf = Experiment(data=str(data), model="small", epochs=2, warmup=1, noise_rate=0.2), Shelf()
+    request = make_request(experiment, [], noise_is_unknown=False, method=None, final=True, shelf=shelf)
+    monkeypatch.setattr("labelsieve.auto.train.seconds_per_step", lambda prepared: 10.0)
+    assert "about 2.0 h" in forecast(request, tmp_path, shelf, time.perf_counter() - 3600)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -18,7 +18,7 @@ from labelsieve.methods import METHODS, Problem, make, options_of, register, sum
 from labelsieve.methods.mentornet import mentornet, mentornet_prop
 
 PACKAGE = Path(labelsieve.__file__).parent
-PAGES = PACKAGE.parent / "docs" / "methods"
+PAGES = Path(__file__).parents[2] / "docs" / "methods"
 NEW_METHOD = '''
 from labelsieve.core import CriteriaOL, Criterion, CrossEntropy, Method
 from labelsieve.methods.problem import MakeCriterion, Problem, register, select_clean

@@ -14,7 +14,7 @@ from labelsieve.cli import execute
 from labelsieve.errors import InputError
 from labelsieve.runs.read import Run, by_method
 from labelsieve.runs.spec import Experiment, MethodChoice, parse_method, parse_methods
-from labelsieve.sweep.compare import draw_comparison, true_penalty
+from labelsieve.sweep.compare import _given_up, draw_comparison, true_penalty
 from labelsieve.sweep.watch import title
 
 
@@ -157,6 +157,20 @@ def finished(method, seed, last, precision=0.9):
 GROUPS = by_method(
     [finished("sl", 1, 30.0), finished("sl-prop", 0, 10.0), finished("sl", 0, 20.0), finished("sl-prop", 1, 14.0)]
 )
+
+
+def test_classes_that_were_given_up_are_named_with_a_remedy():
+    def run(options, kept):
+        spec = {"method": "mentornet-prop", "criterion": None, "seed": 0, "noise_rate": 0.4, "options": options}
+        return Run(spec, [{"kept": [0.6, 0.6]}, {"kept": kept}], {}, {}, classes=["boot", "shirt"])
+
+    plain, aligned = run([], [0.6, 0.1]), run([["align", True]], [0.6, 0.5])
+    what = "mentornet-prop, seed 0: the selection kept few samples of shirt (10%), and the network hardly learned them"
+    assert _given_up({"mentornet-prop": [plain]}) == [
+        f"{what}; to prevent this, add mentornet-prop:align=true to --methods"
+    ]
+    both = {"mentornet-prop": [plain], "mentornet-prop (align True)": [aligned]}
+    assert _given_up(both) == [f"{what}; mentornet-prop (align True) prevents this"]
 
 
 def test_true_penalty_by_hand():

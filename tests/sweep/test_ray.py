@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
+from benchmarks.ray_nodes import rows, running
 from labelsieve.errors import InputError, Stopped
 from labelsieve.runs.execute import run, versions
 from labelsieve.runs.folder import RunFolder
@@ -18,30 +18,10 @@ from labelsieve.runs.spec import Experiment
 from labelsieve.sweep.ray import check_versions, resources, run_remotely, save_run, too_large
 from labelsieve.sweep.sweep import folder_of, sweep
 
-PATIENCE = 400  # seconds to wait for an event; workers start slowly on a busy machine
-
 
 def experiment(data, seed, method="mentornet-prop", **more):
     settings = {"noise": "pair", "rate": 0.3, "noise_rate": 0.3, "model": "small", "epochs": 40, "warmup": 1}
     return Experiment(data=data, method=method, seed=seed, **{"batch": 32, **settings, **more})
-
-
-def rows(folder):
-    lines = (folder / "record.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
-def a_running_process(place, besides=()):
-    """Wait for a run in the middle of its training and return its process."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        for record in place.glob("labelsieve-*/*/record.jsonl"):
-            if 3 < record.read_bytes().count(b'"epoch"') < 30 and record.with_name("lock").exists():
-                process = int(record.with_name("lock").read_text())
-                if process not in besides:
-                    return process
-        time.sleep(0.01)
-    raise AssertionError("no run was seen in the middle of its training")
 
 
 def parent(process):
@@ -55,9 +35,9 @@ def test_killed_workers_and_machines_do_not_change_results(data, cluster, place,
     handler, killed = signal.getsignal(signal.SIGTERM), []
 
     def kill():
-        worker = a_running_process(place)
+        worker, _ = running(place)
         os.kill(worker, signal.SIGKILL)
-        other = a_running_process(place, besides=[worker])
+        other, _ = running(place, besides=[worker])
         node = parent(other)
         for process in (node, other):
             os.kill(process, signal.SIGKILL)

@@ -269,7 +269,7 @@ def features(samples: int, classes: int, dim: int, device: str, out: Path) -> No
     labels = noisy(true, classes)
     wrong = labels != true
     about: dict[str, Any] = {"samples": samples, "classes": classes, "features": dim, "device": device}
-    about["threads"] = torch.get_num_threads()
+    about |= {"threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 1)}
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "features.npy"

@@ -85,6 +85,18 @@ def test_the_cost_of_embedding_comes_from_the_record():
     assert resumption["features equal bit for bit"] and len(resumption["killed"]) == 3
 
 
+def test_figures_of_a_million_samples_match_the_record():
+    (record,) = json.loads((ROOT / "benchmarks" / "results" / "large.json").read_text())
+    words = " ".join((ROOT / "docs" / "large.md").read_text(encoding="utf-8").split())
+    heads = sum(stage["cpu_s"] for stage in record["stages"] if stage["stage"] == "fit the heads")
+    assert f"features {record['samples']} {record['classes']} --dim {record['features']}`" in words
+    assert f"takes {record['cpu_s']:.0f} CPU seconds, {heads:.0f} of them for the heads" in words
+    estimate, low, high = record["estimate"]
+    assert f"{record['wrong']:.0%} of whose labels" in words and f"at most {record['peak_mb']:,} MB" in words
+    assert f"The estimate is {estimate:.0%} ({low:.0%} to {high:.0%}); of {record['suspects']:,} suspects" in words
+    assert f"{record['precision']:.0%} are wrong, and {record['recall']:.0%} of the wrong labels" in words
+
+
 def test_tables_of_the_stages_match_the_records():
     assert stages.tables(*stages.read_records()) in AUTO
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "table": "Reproduce a table of the paper.",
     "figure": "Reproduce a figure of the paper.",
     "results": "Update the results page from the committed records.",
-    "demo": "Compare three methods on the embedded images, or find wrong labels of embedded photographs.",
+    "demo": "Compare methods on the embedded images, or find wrong labels of embedded photographs.",
 }
 
 

@@ -345,3 +345,29 @@ def test_costs_of_a_step_match_the_record():
                 f"{each[classes][name]['us']:.0f} µs, {each[classes][name]['times']:.1f}x" for each in (before, now)
             ]
             assert f"| {name}, {classes} | {cells[0]} | {cells[1]} |" in page
+
+
+def test_times_of_the_audit_match_the_record():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "audit_speed.json").read_text())["rows"]
+    taken = {(row["samples"], row["call"], row["system"]): row for row in rows}
+    page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    ours, alone = "find_label_issues", "find_label_issues, n_jobs=1"
+    for field, digits in (("wall_s", 2), ("cpu_s", 2), ("added_mb", 0)):
+        cells = []
+        for samples in (200_000, 1_000_000):
+            cells += [
+                f"{taken[samples, ours, system][field]:.{digits}f}" for system in ("labelsieve", "labelsieve before")
+            ]
+            cells.append(", ".join(f"{taken[samples, call, 'cleanlab'][field]:.{digits}f}" for call in (ours, alone)))
+        assert f"| {' | '.join(cells)} |" in page
+    slower = [
+        [
+            taken[samples, ours, "labelsieve"][field] / min(taken[samples, call, "cleanlab"][field] for call in calls)
+            for samples in (200_000, 1_000_000)
+        ]
+        for field, calls in (("wall_s", (ours, alone)), ("cpu_s", (alone,)))
+    ]
+    words = (
+        "takes {:.1f} and {:.1f} times as long as the faster call of cleanlab, and {:.1f} and {:.1f} times its CPU time"
+    )
+    assert words.format(*slower[0], *slower[1]) in page

@@ -3,8 +3,8 @@
     python -m benchmarks.threads --real-time
 
 measures the time of a training step with one thread and with all cores, which wait for each other actively (as OpenMP
-does by itself) or passively (as `labelsieve` sets it), for a table, features and networks on images, and writes
-benchmarks/results/threads.json. "idle" is the machine as it is; with --real-time (root on Linux), processes measure in
+does by itself), passively, or actively for a moment (as `labelsieve` sets it), for a table, features and networks on
+images, and writes benchmarks/results/threads.json. "idle" is the machine as it is; with --real-time (root on Linux), processes measure in
 the scheduling class FIFO there, so that other programs hardly matter. "busy" is as many busy loops as there are cores,
 at normal priority. Every process counts steps for some seconds; of several rounds, one after the other, the best counts
 when idle, the median when busy.
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from labelsieve.cli import THREADS_WAIT
 from labelsieve.files import usable_cores
 from labelsieve.runs.data import Shelf
 from labelsieve.runs.execute import first_batch, prepare, suited_threads
@@ -45,7 +46,12 @@ WORKLOADS: dict[str, tuple[str, tuple[int, ...], int]] = {  # network, shape of 
     "images 32 x 32, resnet-18": ("resnet-18", (32, 32, 3), 32),
 }
 CORES = usable_cores()
-WAYS = {"one thread": (1, "ACTIVE"), "all cores, active": (CORES, ""), "all cores, passive": (CORES, "PASSIVE")}
+WAYS: dict[str, tuple[int, dict[str, str]]] = {  # threads, environment
+    "one thread": (1, {}),
+    "all cores, active": (CORES, {}),
+    "all cores, passive": (CORES, {"OMP_WAIT_POLICY": "PASSIVE"}),
+    "all cores, briefly active": (CORES, THREADS_WAIT),
+}
 LIMIT = 200  # seconds of a process; what it has not measured by then counts as infinite
 FEWEST = 2  # steps of a measurement, after one that is not counted
 
@@ -78,8 +84,8 @@ def measure(workload: str, threads: int, seconds: float, folder: Path) -> float:
 
 def in_process(way: str, seconds: float, real_time: bool) -> dict[str, float]:
     """Measure all workloads in a new process: how threads wait is read when torch is imported."""
-    threads, policy = WAYS[way]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)} | ({"OMP_WAIT_POLICY": policy} if policy else {})
+    threads, waiting = WAYS[way]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **waiting}
     words = ["--child", "--threads", str(threads), "--seconds", str(seconds)]
     priority = ["chrt", "--fifo", "1"] if real_time else []
     command = [*priority, sys.executable, "-m", "benchmarks.threads", *words]
@@ -115,7 +121,7 @@ def measure_all(options: argparse.Namespace) -> dict[str, Any]:
             "idle": {way: round(min(each[way][workload] for each in idle), 3) for way in WAYS},
             "busy": {way: round(statistics.median(each[way][workload] for each in busy), 3) for way in WAYS},
         }
-        default = "one thread" if threads == 1 else "all cores, passive"
+        default = "one thread" if threads == 1 else "all cores, briefly active"
         record[workload] = {"ms per step": found, "default": default, "default before": "all cores, active"}
         for name in ("default", "default before"):
             chosen = record[workload][name]

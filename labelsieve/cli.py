@@ -18,6 +18,8 @@ RESUMABLE = ("train", "embed", "table", "compare", "figure", "demo")  # commands
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk
+# Threads wait for each other actively for a moment, then asleep (decision 45).
+THREADS_WAIT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "2000"}
 _OTHER_WARNINGS = warnings.formatwarning
 LONGEST_LINE = 2000  # characters of a message
 
@@ -31,7 +33,8 @@ class _Parser(ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: see decision 45
+    if not THREADS_WAIT.keys() & os.environ:
+        os.environ.update(THREADS_WAIT)  # before torch is imported
     warnings.formatwarning = _one_line
     try:
         code = execute(sys.argv[1:] if argv is None else argv)

@@ -371,3 +371,19 @@ def test_times_of_the_audit_match_the_record():
         "takes {:.1f} and {:.1f} times as long as the faster call of cleanlab, and {:.1f} and {:.1f} times its CPU time"
     )
     assert words.format(*slower[0], *slower[1]) in page
+
+
+def test_times_with_threads_match_the_record_and_the_default_is_never_far_from_the_best():
+    workloads = json.loads((ROOT / "benchmarks" / "results" / "threads.json").read_text())["workloads"]
+    page = (ROOT / "docs" / "decisions" / "045-threads.md").read_text(encoding="utf-8")
+    for name, found in workloads.items():
+        idle, busy, ratios = *found["ms per step"].values(), found["default, times the best"]
+        cells = [f"{idle[way]:.1f}, {busy[way]:.1f}" for way in idle]
+        cells += [found["default"], f"{ratios['idle']:.2f}, {ratios['busy']:.2f}"]
+        assert f"| {name} | {' | '.join(cells)} |" in page
+        assert max(ratios.values()) <= 1.5
+    ratio = max(
+        found["ms per step"]["idle"]["one thread"] / min(found["ms per step"]["idle"].values())
+        for found in workloads.values()
+    )
+    assert f"up to {ratio:.1f}\ntimes as slow" in page

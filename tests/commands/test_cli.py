@@ -254,14 +254,16 @@ def test_only_resumable_commands_say_so_when_stopped(typed, function, message, t
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
-def test_threads_wait_passively_unless_the_user_decides(monkeypatch):
+def test_threads_fall_asleep_while_they_wait_unless_the_user_decides(monkeypatch):
     """On busy cores, threads that wait actively slow each other down a hundredfold."""
-    script = "import atexit, os, labelsieve.cli as cli; atexit.register(lambda: print(os.environ['OMP_WAIT_POLICY'])); "
-    script += "cli.main(['methods'])"
-    for given, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
-        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-        if given:
-            monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    script = f"import atexit, os, labelsieve.cli; atexit.register(lambda: print(*map(os.environ.get, {names}))); "
+    script += "labelsieve.cli.main(['methods'])"
+    for given, expected in (((None, None), "PASSIVE 2000"), (("ACTIVE", None), "ACTIVE None"), ((None, "7"), "None 7")):
+        for name, value in zip(names, given, strict=True):
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG_WAIT)
         assert done.stdout.splitlines()[-1] == expected
 

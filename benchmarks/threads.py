@@ -4,10 +4,10 @@
 
 measures the time of a training step with one thread and with all cores, which wait for each other actively (as OpenMP
 does by itself), passively, or actively for a moment (as `labelsieve` sets it), for a table, features and networks on
-images, and writes benchmarks/results/threads.json. "idle" is the machine as it is; with --real-time (root on Linux), processes measure in
-the scheduling class FIFO there, so that other programs hardly matter. "busy" is as many busy loops as there are cores,
-at normal priority. Every process counts steps for some seconds; of several rounds, one after the other, the best counts
-when idle, the median when busy.
+images, and writes benchmarks/results/threads.json. "idle" is the machine as it is; with --real-time (root on Linux),
+processes measure in the scheduling class FIFO there, so that other programs hardly matter. "busy" is as many busy loops
+as there are cores, at normal priority. Every process counts steps for some seconds; of several rounds, one after the
+other, the best counts when idle, the median when busy.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from labelsieve.core.criteria import (
     CriteriaALL,
     CriteriaOL,
     CriteriaPL,
+    add_predictions,
     fixed_point,
     penalty_labels,
     uniform_penalty,
@@ -255,3 +256,13 @@ def test_any_number_of_classes(classes):
 def test_invalid_arguments_are_an_error(make, reason):
     with pytest.raises(ValueError, match=reason):
         make()
+
+
+def test_predictions_that_are_not_valid_are_not_added():
+    """Neither those that are not finite, nor those of a network that was not updated."""
+    probs = torch.tensor([[[0.25, 0.75], [0.5, 0.5], [float("nan")] * 2, [1.0, 0.0]]])
+    labels, sums = torch.tensor([0, 0, 1, 1]), torch.zeros(1, 2, 2, dtype=torch.int64)
+    valid = torch.tensor([[True, False, False, True]])
+    added = add_predictions(sums, probs, labels, valid)
+    expected = torch.tensor([[[0.25, 0.75], [0, 0], [0, 0], [1.0, 0.0]]]) * FIXED_POINT
+    assert added.equal(expected.long()) and sums.equal(expected[:, [0, 3]].long())

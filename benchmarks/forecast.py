@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.record import commit_of
 from labelsieve.files import usable_cores
 
 ROOT = Path(__file__).parents[1]
@@ -85,19 +86,19 @@ def busy_loops() -> Iterator[None]:
 
 
 def main() -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     record: dict[str, Any] = {
         "machine": f"{usable_cores()} cores, {platform.machine()}",
         "load before": round(os.getloadavg()[0], 1),
-        "commit": commit.stdout.strip(),
+        "commit": commit_of(),
         "commands": {name: f"labelsieve train {options}" for name, options in CASES.items()},
     }
     with tempfile.TemporaryDirectory() as place:
         write_table(Path(place) / "table.npz")
         record["idle"] = measure(Path(place))
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
         with busy_loops():
             record["busy"] = measure(Path(place))
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.record import commit_of
+
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "ray.json"
 HOST = "127.0.0.1"
@@ -198,14 +200,13 @@ def refusals(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
 
 def about() -> dict[str, Any]:
     """Return date, machine, versions and commit."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "load before": round(os.getloadavg()[0], 1),
         "versions": {name: version(name) for name in ("labelsieve", "torch", "ray")}
         | {"python": platform.python_version()},
-        "commit": commit.stdout.strip(),
+        "commit": commit_of(),
     }
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.record import commit_of
 from labelsieve import load
 from labelsieve.predict import predict_data
 
@@ -76,9 +77,7 @@ def main() -> None:
         files = {path.name: str(path) for path in (folder / "clothes").glob("*/*.jpg")}
         found = serve(folder, [files[Path(name).name] for name in names])
     record = {
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
+        "commit": commit_of(),
         "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
         "photographs": len(found),
         "classes": found.shape[1],

@@ -48,6 +48,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no dropout and second pass": {"model": "benchmarks.given_up:without_dropout", "forward": "second"},
     "floor": {"options": {"floor": 0.5}},
     "align": {"options": {"align": True}},
+    **{f"warm-up of {warmup} epochs": {"warmup": warmup, "epochs": 32, "forward": "second"} for warmup in (24, 25, 26)},
 }
 
 

@@ -267,15 +267,15 @@ def test_recorded_steps_equal_eager_steps():
             assert ((chosen > 0) == (chosen_recorded > 0)).double().mean() >= 0.999, (name, options)
 
 
-def train_one(seed, recorded=True, network=None, epochs=4, forward="one", **more):
+def train_one(seed, recorded=True, network=None, epochs=4, forward="one", name="mentornet-prop", options=None, **more):
     """Train in bf16 and return the rows without times, the weights and the sums per sample."""
     data = samples(1000)
-    method = make("mentornet-prop", Problem(10, 0.3, 2))
+    method = make(name, Problem(10, 0.3, 2, num_samples=1000), **(options or {}))
     networks = []
 
     def make_round(number):
         make_one = network or (lambda: DenseNet(3, 10, depth=10, growth=8))
-        networks.append(make_networks(make_one, 1, seed).cuda())
+        networks.append(make_networks(make_one, method.networks, seed).cuda())
         return networks[-1]
 
     settings = {"precision": "bf16", "recorded": recorded, "forward": forward}
@@ -302,6 +302,18 @@ def test_second_pass_over_the_kept_samples_is_recorded():
     assert rows[-1]["steps"] == "recorded" and rows[-1]["train_loss"] < rows[0]["train_loss"]
     assert rows[:2] == train_one(0)[0][:2]  # during the warm-up all samples are kept, in one pass
     assert rows[-1]["train_loss"] != train_one(0)[0][-1]["train_loss"]
+
+
+def test_second_pass_over_a_number_of_samples_that_predictions_decide_is_recorded():
+    """SELFIE and Co-teaching+ read this number in every step; all else is recorded, and equals eager steps."""
+    for name, options in (("selfie", {"history": 2, "rounds": 1}), ("co-teaching+", {}), ("co-teaching", {"ramp": 1})):
+        recorded, eager = (
+            train_one(0, way, epochs=8, forward="second", name=name, options=options)[0] for way in (True, False)
+        )
+        assert recorded[-1]["steps"] == "recorded" and eager[-1]["steps"] == "eager: requested", name
+        losses = torch.tensor([[row["train_loss"] for row in rows] for rows in (recorded, eager)])
+        assert ((losses[0] - losses[1]).abs() / losses[1]).max() <= 1e-3, (name, losses)
+        assert recorded != train_one(0, epochs=8, name=name, options=options)[0], name
 
 
 class ReadsDevice(torch.nn.Module):

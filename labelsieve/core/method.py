@@ -214,15 +214,21 @@ class Method(nn.Module):
         """Return True if all weights of a batch are known to be 1."""
         return self._keeps_selection and False not in [part.keeps_all(probs) for part in self._weighing]
 
-    def num_kept(self, count: int) -> int:
-        """Return how many of `count` samples are kept in this epoch, for methods where this is known in advance."""
-        parts = [part for part in (*self.weigh, self.relabel, self.regularizer) if part is not None]
-        if not parts:
+    def num_kept(self, count: int) -> int | None:
+        """Return how many of `count` samples a network learns from in this epoch; None if predictions decide this.
+
+        Raises ValueError if the method does not learn from a selection alone, which a second pass needs.
+        """
+        if not self._weighing and self.relabel is None and self.regularizer is None:
             return count
-        select = parts[0]
-        if self.networks > 1 or len(parts) > 1 or not isinstance(select, Select) or not select.num_kept_is_fixed:
-            raise ValueError("a second pass over the kept samples needs a method with one network that only selects")
-        return select.num_kept(count)
+        if len(self._weighing) != 1 or not self._keeps_selection or self.regularizer is not None:
+            raise ValueError("a second pass over the kept samples needs a method that only selects samples")
+        (select,) = self._weighing
+        if not isinstance(select, Select) or select.joint:
+            raise ValueError("a second pass over the kept samples needs networks with a selection and a loss each")
+        number = select.num_kept(count)
+        known = select.num_kept_is_fixed and (self.relabel is None or number == count)
+        return number if known else None
 
     def observe(self, step: Step, labels: Tensor, index: Tensor | None = None, applied: Tensor | None = None) -> None:
         """Update the state of every part after a step. `applied` (N) is False for networks whose update was undone."""

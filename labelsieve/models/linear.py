@@ -16,7 +16,7 @@ TOLERANCE = 1e-3  # of the gradient, relative to that of heads that are zero
 MANY_PRODUCTS = 10**9  # multiplications per step from which several threads are used
 NORM_EPS = nn.BatchNorm1d(1).eps
 MEMORY = 10  # earlier steps from which L-BFGS estimates the curvature
-CHUNK = 2**25  # logits computed at a time: 128 MB
+CPU_CHUNK, CHUNK = 2**20, 2**25  # logits computed at a time: 4 MB stay in a CPU's cache, a GPU needs fewer launches
 Targets = Tensor | Callable[[slice], Tensor]
 
 
@@ -74,7 +74,7 @@ def fit_heads(x: Tensor, targets: Targets, used: Tensor, l2: float, start: Tenso
     classes = _rows_of(targets, slice(0, 1)).shape[-1]
     heads = x.new_zeros(len(used), x.shape[1] + 1, classes) if start is None else start.clone()
     share = (used / used.sum(1, keepdim=True)).T  # (n, S)
-    size = max(1, CHUNK // heads[:, 0].numel())
+    size = max(1, (CPU_CHUNK if x.device.type == "cpu" else CHUNK) // heads[:, 0].numel())
     cuts = [slice(first, first + size) for first in range(0, len(x), size)]
     heads.requires_grad_(True)
     solver = torch.optim.LBFGS(

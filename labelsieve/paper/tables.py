@@ -63,7 +63,7 @@ NOISE_RATE = {"animal10n": 0.08, "clothing1m": 0.3846}  # of datasets with real 
 # Methods of one network that only select samples run a second forward pass over the kept samples, as in SELFIE's code,
 # which the paper builds on (decision 2). That code does the same for selfie and co-teaching; here these two train on the
 # pass that selects.
-SECOND_PASS = ("mentornet", "mentornet-prop", "sl-prop")
+SECOND_PASS = ("mentornet", "mentornet-prop", "sl-prop", "co-teaching")
 
 SL_BETA = {"cifar10": 0.08, "cifar100": 0.3, "tiny-imagenet": 0.3, "animal10n": 0.01, "clothing1m": 0.08}
 

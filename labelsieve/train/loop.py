@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from labelsieve.train.evaluate import ErrorRates, predict_batches
 from labelsieve.train.graph import GraphRecorder, own_stream
 from labelsieve.train.settings import ONE_PROCESS, Samples, Training
 from labelsieve.train.share import staged_share
-from labelsieve.train.step import Learner, step_kernels
+from labelsieve.train.step import Learner, Outcome, Selection, step_kernels
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -369,6 +369,15 @@ class _TrainingRun:
         }
 
 
+class Batch(NamedTuple):
+    """Samples of a step: the inputs of this process, the rest of all processes."""
+
+    inputs: Tensor
+    labels: Tensor
+    clean: Tensor | None
+    positions: Tensor  # in the training set
+
+
 class Steps:
     """The steps of an epoch: take batches in a given order, learn from them and count."""
 
@@ -388,6 +397,7 @@ class Steps:
         self.tally = Tally(learner.method, len(data), device)
         self.order = torch.empty(len(data) + min(learner.training.batch, len(data)), dtype=torch.int64, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
+        self.selected: dict[int, tuple[Batch, Selection]] = {}  # by size of the batch, between its two passes
 
     def epoch(self, order: Tensor, size: int) -> Iterator[Callable[[], None]]:
         """Yield the steps of an epoch; each must be called before the next is requested."""
@@ -396,10 +406,32 @@ class Steps:
         self.meters.reset()
         for count in staged_share(self.data, order, size, self.learner.processes):
             learned = self.learner.num_learned(count)  # another number has other shapes, so it needs another graph
-            yield partial(self.recorder.run, ("step", count, learned), partial(self.step, count))
+            if learned is None:
+                yield partial(self.select_and_learn, count)
+            else:
+                yield partial(self.recorder.run, ("step", count, learned), partial(self.step, count))
 
     def step(self, count: int) -> None:
         """Learn from the next `count` samples, of which this process has its rows."""
+        batch = self._take(count)
+        self._count(batch, self.learner.step(batch.inputs, batch.labels, batch.positions))
+
+    def select_and_learn(self, count: int) -> None:
+        """Learn from the kept ones of the next `count` samples; the host reads how many there are."""
+        self.recorder.run(("select", count), partial(self._select, count))
+        number = int(self.selected[count][1].number)
+        self.recorder.run(("learn", count, number), partial(self._learn, count, number))
+
+    def _select(self, count: int) -> None:
+        batch = self._take(count)
+        self.selected[count] = batch, self.learner.select(batch.inputs, batch.labels, batch.positions)
+
+    def _learn(self, count: int, number: int) -> None:
+        batch, selection = self.selected[count]  # of the last call that was not replayed: graphs reuse its tensors
+        self._count(batch, self.learner.learn(batch.inputs, batch.labels, batch.positions, selection, number))
+
+    def _take(self, count: int) -> Batch:
+        """Return the next `count` samples; the position advances when they are counted."""
         kernels = step_kernels(self.order.device)
         if kernels is None:
             index = self.order[self.position + torch.arange(count, device=self.order.device)]
@@ -412,13 +444,16 @@ class Steps:
         inputs = self.data.inputs(index[rows])
         if self.augment is not None:
             inputs = self.augment(inputs, index[rows])
-        outcome = self.learner.step(inputs, labels, index)
+        return Batch(inputs, labels, clean, index)
+
+    def _count(self, batch: Batch, outcome: Outcome) -> None:
+        kernels, (_, labels, clean, index) = step_kernels(self.order.device), batch
         if kernels is not None and type(self.tally) is Tally:
             kernels.count(self.meters, self.tally, self.position, outcome, labels, clean, index)
         else:
             self.meters.add(outcome, labels, clean)
             self.tally.add(outcome.step, outcome.finite, labels, index)
-            self.position.add_(count)
+            self.position.add_(len(labels))
 
     def read(self) -> EpochStats:
         """Return the statistics of the epoch; this is the only time that the host waits for the device."""

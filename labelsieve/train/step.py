@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labelsieve.core.method import Method, Step
+from labelsieve.core.method import Decision, Method, Step
 from labelsieve.core.processes import Processes
 from labelsieve.runtime import join_adjacent
 from labelsieve.train.settings import ONE_PROCESS, Training
@@ -22,6 +22,15 @@ class Outcome(NamedTuple):
 
     step: Step
     finite: Tensor  # (N) bool
+
+
+class Selection(NamedTuple):
+    """What a first pass decided, before a second one learns from the kept samples."""
+
+    probs: Tensor  # (N, B, K)
+    decision: Decision
+    order: Tensor  # (N, B) places in the batch, those of kept samples first
+    number: Tensor  # samples that the network that keeps most learns from
 
 
 class Learner:
@@ -48,21 +57,19 @@ class Learner:
 
         Of several processes, each has the inputs of its rows of the batch, and the labels and index of the whole batch.
         """
-        before = [[flat.clone() for flat in buffers] for buffers in self.buffers]
+        if self.num_learned(len(labels)) != len(labels):
+            selection = self.select(inputs, labels, index)
+            return self.learn(inputs, labels, index, selection, self.num_learned(len(labels)) or int(selection.number))
+        before = self._copy_buffers()
         kernels: Any = step_kernels(inputs.device) if self.processes.count == 1 else None
-        fused = False
-        if self.num_learned(len(labels)) < len(labels):
-            step = self._two_pass_step(inputs, labels, index, before)
-            step.loss.backward()
+        logits = self._logits(inputs, len(labels))
+        fused = kernels is not None and kernels.decides(self.method, *logits.shape[1:])
+        if fused:
+            step, gradient = kernels.decide(self.method, logits, labels)
+            logits.backward(gradient)
         else:
-            logits = self._logits(inputs, len(labels))
-            fused = kernels is not None and kernels.decides(self.method, *logits.shape[1:])
-            if fused:
-                step, gradient = kernels.decide(self.method, logits, labels)
-                logits.backward(gradient)
-            else:
-                step = self.method.step(self.processes.union(logits.float(), len(labels)), labels, index)
-                self._loss(step, inputs, logits).backward()
+            step = self.method.step(self.processes.union(logits.float(), len(labels)), labels, index)
+            self._loss(step, inputs, logits).backward()
         finite = self._update(step, before)
         if fused:
             kernels.observe(self.method, step, labels, finite)
@@ -70,9 +77,43 @@ class Learner:
             self.method.observe(step, labels, index, finite)
         return Outcome(step, finite)
 
-    def num_learned(self, count: int) -> int:
-        """Return how many of `count` samples go through the pass that is learnt from."""
-        return self.method.num_kept(count) if self.training.forward == "second" else count
+    def num_learned(self, count: int) -> int | None:
+        """Return how many of `count` samples go through the pass that is learnt from; None if predictions decide this.
+
+        They are at least two: batch-norm cannot normalise one. Samples that are not kept have weight 0 in the loss.
+        """
+        number = self.method.num_kept(count) if self.training.forward == "second" else count
+        return number if number is None else min(count, max(2, number))
+
+    @torch.no_grad()
+    def select(self, inputs: Tensor, labels: Tensor, index: Tensor) -> Selection:
+        """Select samples in a first pass, which changes nothing: its batch-norm statistics are discarded."""
+        before = self._copy_buffers()
+        probs = self._logits(inputs, len(inputs)).float().softmax(-1)
+        for buffers, saved in zip(self.buffers, before, strict=True):
+            for now, then in zip(buffers, saved, strict=True):
+                now.copy_(then)
+        decision = self.method.decide(probs, labels, index)
+        order = decision.weight.argsort(dim=-1, descending=True, stable=True)
+        number = (decision.weight > 0).sum(-1).max().clamp(min=min(2, len(labels)))
+        return Selection(probs, decision, order, number)
+
+    def learn(self, inputs: Tensor, labels: Tensor, index: Tensor, selection: Selection, number: int) -> Outcome:
+        """Learn from a second pass of each network over `number` samples, the kept ones first."""
+        before = self._copy_buffers()
+        losses = []
+        for place, network in enumerate(self.networks.children()):
+            rows = selection.order[place, :number]
+            with self.training.autocast(inputs.device):
+                logits = network(inputs[rows]).float().unsqueeze(0)
+            target, weight = (values[place, rows].unsqueeze(0) for values in selection.decision)
+            losses.append(self.method.loss(logits, target, weight, labels[rows], index[rows]))
+        of_each = torch.cat(losses)
+        step = Step(of_each.sum(), of_each, selection.probs, selection.decision)
+        step.loss.backward()
+        finite = self._update(step, before)
+        self.method.observe(step, labels, index, finite)
+        return Outcome(step, finite)
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the networks."""
@@ -93,19 +134,8 @@ class Learner:
         with self.training.autocast(inputs.device):
             return self.spread(inputs, total)
 
-    def _two_pass_step(self, inputs: Tensor, labels: Tensor, index: Tensor, before: list[list[Tensor]]) -> Step:
-        """Select in a first pass, whose batch-norm statistics are discarded, and learn from a second over the kept."""
-        with torch.no_grad():
-            probs = self._logits(inputs, len(inputs)).float().softmax(-1)
-            decision = self.method.decide(probs, labels, index)
-            for buffers, saved in zip(self.buffers, before, strict=True):
-                for now, then in zip(buffers, saved, strict=True):
-                    now.copy_(then)
-        chosen = decision.weight[0].argsort(descending=True, stable=True)[: self.num_learned(len(labels))]
-        logits = self._logits(inputs[chosen], len(chosen)).float()
-        target, weight = decision.target[:, chosen], decision.weight[:, chosen]
-        losses = self.method.loss(logits, target, weight, labels[chosen], index[chosen])
-        return Step(losses.sum(), losses, probs, decision)
+    def _copy_buffers(self) -> list[list[Tensor]]:
+        return [[flat.clone() for flat in buffers] for buffers in self.buffers]
 
     def _loss(self, step: Step, inputs: Tensor, logits: Tensor) -> Tensor:
         if self.method.regularizer is None:

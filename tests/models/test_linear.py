@@ -89,5 +89,5 @@ def test_targets_may_be_computed_in_parts(data, monkeypatch):
     used = torch.arange(240) % 3 != torch.arange(3)[:, None]
     targets = one_hot(labels, 4)
     whole = fit_heads(x, targets, used, 0.1)
-    monkeypatch.setattr("labelsieve.models.linear.CHUNK", 3 * 4 * 50)
+    monkeypatch.setattr("labelsieve.models.linear.CPU_CHUNK", 3 * 4 * 50)
     torch.testing.assert_close(fit_heads(x, lambda cut: targets[cut], used, 0.1), whole, atol=2e-3, rtol=0)

@@ -105,13 +105,13 @@ def test_other_formats_and_nothing_else_on_standard_output(tmp_path, capsys):
         ("--format html", "unknown format 'html'"),
         ("--save gone/table.md", "cannot write gone/table.md"),
         ("--against sl", "--against sl is not one of the methods; "),
-        ("--forward second", "--forward second does not work with co-teaching: "),
+        ("--forward second", "--forward second does not work with jocor: "),
         ("--forward third", "forward must be one or second"),
         ("--sampler none", "sampler must be permutation or independent"),
     ],
 )
 def test_unusable_options_are_refused_before_anything_runs(tmp_path, capsys, more, says):
-    assert run_compare(tmp_path, "mentornet,co-teaching", *shlex.split(more)) == 2
+    assert run_compare(tmp_path, "mentornet,jocor", *shlex.split(more)) == 2
     captured = capsys.readouterr()
     assert says in captured.err and captured.err.count("\n") == 1 and not captured.out
     assert not (tmp_path / "out").exists()

@@ -130,7 +130,7 @@ def test_held_out_split_chooses_the_epoch(noisy_blobs):
     assert 100 * wrong.sum().item() / 53 == min(errors)
 
 
-def run_interrupted(folder, noisy, test, stops, **options):
+def run_interrupted(folder, noisy, test, stops, forward="one", **options):
     """Train in a folder, interrupted at each stop and resumed with new objects."""
     folder.mkdir()
     record = Record(folder / "record.jsonl")
@@ -138,7 +138,7 @@ def run_interrupted(folder, noisy, test, stops, **options):
         method = make_method(**options)
         nets = network_maker(count=method.networks)
         arguments = {
-            "training": TRAINING,
+            "training": replace(TRAINING, forward=forward),
             "record": record,
             "checkpoints": Checkpoints(folder / "checkpoints"),
             "valid": test,
@@ -168,11 +168,12 @@ def run_interrupted(folder, noisy, test, stops, **options):
         {"name": "f-correction", "estimate": "patrini"},
         {"name": "gce", "k": 0.3, "prune_from": 3, "prune_every": 1},
         {"name": "co-teaching", "criterion": "all"},
+        {"name": "selfie", "forward": "second"},
     ],
     ids=lambda options: " ".join(map(str, options.values())) or "mentornet-prop",
 )
 def test_resumed_run_equals_uninterrupted_run(tmp_path, noisy_blobs, test_blobs, options):
-    rounds = make_method(**options).num_rounds
+    rounds = make_method(**{key: options[key] for key in options if key != "forward"}).num_rounds
     uninterrupted = run_interrupted(tmp_path / "uninterrupted", noisy_blobs, test_blobs, [], **options)
     stops = [StopAt(step=3), StopAt(epochs=1), StopAt(step=21), StopAt(step=22), StopAt(epochs=6)]
     if rounds > 1:

@@ -64,6 +64,11 @@ def join_adjacent(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return joined
 
 
+def load_optimizers() -> None:
+    """Load the modules that torch loads for the first optimizer of a process, which takes seconds."""
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0)
+
+
 def usable_device(name: str) -> torch.device:
     """Return the device of this name, or raise InputError if it cannot hold a tensor."""
     try:

@@ -27,7 +27,7 @@ from labelsieve.models.linear import one_hot
 from labelsieve.runs.data import Gathered, Shelf, backbone_of, reading_of
 from labelsieve.runs.read import JUDGMENT, TARGETS, Array
 from labelsieve.runs.spec import Experiment
-from labelsieve.runtime import device_name
+from labelsieve.runtime import device_name, load_optimizers
 from labelsieve.text import duration, percent
 
 SUMMARY = "summary.json"
@@ -81,6 +81,7 @@ def forecast_heads(
     spec = backbone_of(experiment)
     missing, seconds, dim = 0, 0.0, train.shape[0] if isinstance(train, Labelled) else 0
     backbone = None if spec is None else shelf.backbone(spec)
+    load_optimizers()
     start = time.perf_counter() - began
     if backbone is not None:
         cache = Cache(backbone, experiment.cache)

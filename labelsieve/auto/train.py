@@ -79,7 +79,7 @@ from labelsieve.runs.read import (
 from labelsieve.runs.spec import DATASET_SETTINGS, NETWORK_SETTINGS, Experiment, suited_to_network
 from labelsieve.runs.team import Team
 from labelsieve.runs.track import Tracking
-from labelsieve.runtime import device_name, usable_device
+from labelsieve.runtime import device_name, load_optimizers, usable_device
 from labelsieve.text import duration, percent, printable
 from labelsieve.train.loop import Watchers
 from labelsieve.train.step import Learner
@@ -542,6 +542,7 @@ def forecast(request: Request, path: Path, shelf: Shelf, began: float) -> str:
     experiment = replace(stages[-1].experiments[0], corrected=None)
     torch.set_num_threads(experiment.threads)
     prepared = prepare(experiment, shelf)
+    load_optimizers()
     start = time.perf_counter() - began
     seconds = seconds_per_step(prepared)
     steps = -(-len(prepared.train) // experiment.batch)

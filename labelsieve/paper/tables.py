@@ -61,9 +61,9 @@ FINE_TUNING: dict[str, Any] = {"lr": 1e-6, "drop_factor": 0.5}  # 1e-6, 5e-7
 NOISE_RATE = {"animal10n": 0.08, "clothing1m": 0.3846}  # of datasets with real label noise
 
 # Methods of one network that only select samples run a second forward pass over the kept samples, as in SELFIE's code,
-# which the paper builds on (decision 2). That code does the same for selfie and co-teaching; here these two train on the
-# pass that selects.
-SECOND_PASS = ("mentornet", "mentornet-prop", "sl-prop", "co-teaching")
+# which the paper builds on (decision 2). That code does the same for selfie and co-teaching; their runs here are older and
+# train on the pass that selects.
+SECOND_PASS = ("mentornet", "mentornet-prop", "sl-prop")
 
 SL_BETA = {"cifar10": 0.08, "cifar100": 0.3, "tiny-imagenet": 0.3, "animal10n": 0.01, "clothing1m": 0.08}
 

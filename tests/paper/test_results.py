@@ -136,6 +136,9 @@ def test_numbers_in_the_text_match_the_records():
         f"not near: {ours(f'{PAIR} mentornet')}, {printed(f'{PAIR} mentornet')}, a difference of "
         f"{cells[f'{PAIR} mentornet'].difference:+.2f}, more than two standard errors {seeds(f'{PAIR} mentornet')}",
         f"it is {ours(f'{PAIR} mentornet (sampler independent)')}.",
+        f"default on CIFAR-10 has {ours(f'{SYMMETRY} default (sampler independent)')} with 40% symmetry noise (2 "
+        f"seeds; {printed(f'{SYMMETRY} default')}) and {ours(f'{PAIR} default (sampler independent)')} with 40% pair "
+        f"noise (1 seed; {printed(f'{PAIR} default')})",
         f"not near either: {ours(f'{HARD} mentornet')}, {printed(f'{HARD} mentornet')}, a difference of "
         f"{cells[f'{HARD} mentornet'].difference:+.2f}, more than two standard errors",
         f"not near: {ours(f'{HARD} mentornet-prop')}, {printed(f'{HARD} mentornet-prop')}, a difference of "

@@ -83,11 +83,17 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
 
 
+def first_line(error: BaseException, longest: int = 200) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:longest] if lines else type(error).__name__
+
+
 def unexpected(error: Exception) -> str:
     """Describe an unexpected error in one line and save its traceback; it may come from the user's own code."""
     with tempfile.NamedTemporaryFile("w", prefix="labelsieve-", suffix=".log", delete=False) as log:
         traceback.print_exception(error, file=log)
-    message = f": {str(error).splitlines()[0]}" if str(error).strip() else ""
+    message = f": {first_line(error)}" if str(error).strip() else ""
     if place := _user_code(error):
         return f"{place} raised {type(error).__name__}{message}; see the traceback in {log.name}"
     where = f" at {place}" if (place := _package_code(error)) else ""

@@ -8,7 +8,7 @@ import pytest
 
 from labelsieve import errors
 from labelsieve.cli import execute
-from labelsieve.errors import InputError, LabelsieveError, nearest
+from labelsieve.errors import InputError, LabelsieveError, first_line, nearest
 
 
 def test_suggestions():
@@ -83,3 +83,17 @@ def test_error_in_the_network_of_the_user_is_not_called_a_bug(tmp_path, monkeypa
     assert f"{tmp_path}/mine_raises.py:12 raised KeyError: 'colour'; see the traceback in " in error
     assert error.count("\n") == 1
     Path(error.split()[-1]).unlink()
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError("disk full\nat block 7"), "disk full"),
+        (ValueError("\n  late\nmore"), "late"),
+        (KeyError(), "KeyError"),
+        (RuntimeError(" \n "), "RuntimeError"),
+        (ValueError("x" * 300), "x" * 200),
+    ],
+)
+def test_first_line_of_an_error(error, line):
+    assert first_line(error) == line

@@ -23,7 +23,7 @@ from labelsieve.data.classes import Array, encode_labels, join_names, missing_la
 from labelsieve.data.columns import feature_tensor
 from labelsieve.data.images import Unusable
 from labelsieve.data.sets import Labelled, Listing
-from labelsieve.errors import InputError
+from labelsieve.errors import InputError, first_line
 
 MAX_CHANNELS = 16
 OPTIONAL_KEYS = "and optionally test_{0}, test_labels, classes, clean_labels"
@@ -174,8 +174,7 @@ def _read_errors(path: Path, needed: str) -> Iterator[None]:
         *(OSError, ValueError, EOFError, MemoryError, NotImplementedError, OverflowError, IndexError),
         *(zipfile.BadZipFile, zlib.error, struct.error, csv.Error),
     ) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot read {path}: {reason}; {needed}") from error
+        raise InputError(f"cannot read {path}: {first_line(error)}; {needed}") from error
 
 
 def _members(path: Path, file: IO[bytes]) -> dict[str, zipfile.ZipInfo]:

@@ -24,7 +24,7 @@ from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
 from labelsieve.data.classes import Array
-from labelsieve.errors import WARNINGS_LOCK, InputError
+from labelsieve.errors import WARNINGS_LOCK, InputError, first_line
 from labelsieve.text import printable
 
 try:
@@ -245,8 +245,7 @@ def opened(content: bytes) -> Iterator[Image.Image]:
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise BadImage("too many pixels (over 89 million)") from None
     except Exception as error:  # the type depends on the format
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadImage(f"cannot be decoded ({reason[:120]})") from error
+        raise BadImage(f"cannot be decoded ({first_line(error, 120)})") from error
 
 
 def _open_with_exif(content: bytes) -> Image.Image:

@@ -36,7 +36,7 @@ from labelsieve.data.columns import (
 from labelsieve.data.images import FileReader, Reader, file_stamp
 from labelsieve.data.sets import Listing
 from labelsieve.data.table import path_faults
-from labelsieve.errors import InputError
+from labelsieve.errors import InputError, first_line
 
 Arrow = Any  # an object of pyarrow, which may not be installed
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -66,7 +66,7 @@ class CellReader:
         try:
             cell = self._piece(piece)[index - self.starts[piece]].as_py()
         except (_pyarrow().ArrowException, ValueError, NotImplementedError) as error:
-            raise OSError(_first_line(error)) from error
+            raise OSError(first_line(error)) from error
         return cell_bytes(cell, self.folder)
 
     def stamp(self, index: int) -> str:
@@ -275,11 +275,7 @@ def _arrow_errors(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except (_pyarrow().ArrowException, OSError, ValueError, KeyError, MemoryError, NotImplementedError) as error:
-        raise InputError(f"cannot read {path}: {_first_line(error)}; write the file again") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise InputError(f"cannot read {path}: {first_line(error)}; write the file again") from error
 
 
 def _column_chunks(metadata: Arrow) -> Iterator[Arrow]:

@@ -19,7 +19,7 @@ from labelsieve.core.method import Method
 from labelsieve.data.arrays import image_tensor
 from labelsieve.data.classes import Array
 from labelsieve.data.sets import Labelled
-from labelsieve.errors import Diverged, InputError, missing_extra, warn_user
+from labelsieve.errors import Diverged, InputError, first_line, missing_extra, warn_user
 from labelsieve.loss import check_warmup
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
 from labelsieve.models import ModelFactory, default_model, make_model
@@ -344,8 +344,7 @@ def _check_model(make_one: Callable[[], nn.Module], train: Labelled) -> None:
     try:
         logits = _predict_logits(network, first, torch.device("cpu"))
     except (RuntimeError, TypeError, IndexError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"the model fails on samples of shape {train.shape}: {reason}") from error
+        raise InputError(f"the model fails on samples of shape {train.shape}: {first_line(error)}") from error
     if logits.shape != (1, train.num_classes):
         raise InputError(
             f"the model must return {train.num_classes} logits per sample, its output has shape {tuple(logits.shape)}"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from labelsieve.errors import InputError, LabelsieveError
+from labelsieve.errors import InputError, LabelsieveError, first_line
 from labelsieve.runs.execute import run, versions
 from labelsieve.runs.folder import RunFolder
 from labelsieve.runs.spec import Experiment
@@ -217,8 +217,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
     try:
         ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"cannot connect to Ray: {reason}; see docs/sweeps.md") from error
+        raise InputError(f"cannot connect to Ray: {first_line(error)}; see docs/sweeps.md") from error
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray replaces the handler when it starts

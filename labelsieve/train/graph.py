@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
+from labelsieve.errors import first_line
+
 EAGER_CALLS = 3  # the first calls allocate memory, compile and choose algorithms, which cannot be captured
 CAPTURE_LOCK = threading.Lock()  # a capture first waits for the whole device, also for other runs of the process
 THREAD = threading.local()  # one stream per thread: torch reuses its 32 streams, so two runs could share one
@@ -63,7 +65,7 @@ class GraphRecorder:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self.reason = str(error).partition("\n")[0]
+            self.reason = first_line(error)
             for generator, state in states:  # a failed capture leaves the generators unusable
                 fresh = torch.Generator(self.device)
                 fresh.set_state(state)

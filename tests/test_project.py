@@ -1,9 +1,12 @@
 """The files around the package agree: version, changelog, citation, workflow, and instructions to install extras."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 import labelsieve
@@ -46,3 +49,18 @@ def test_extras_that_messages_and_docs_name_exist():
         text = path.read_text(encoding="utf-8")
         named |= {extra for group in re.findall(r"(?:'\.|labelsieve)\[([a-z,]+)\]", text) for extra in group.split(",")}
     assert {"photos", "text"} <= named <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("target", ["kept", "kept.tar"])
+def test_records_of_finished_runs_are_kept_without_models(tmp_path, target):
+    for run, files in {"a1": ("spec.json", "record.jsonl", "done", "model.safetensors"), "b2": ("spec.json",)}.items():
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        for name in files:
+            (tmp_path / "runs" / run / name).write_text(f"{run} {name}")
+    tool = [sys.executable, ROOT / "tools" / "keep_records.py", "runs", target]
+    done = subprocess.run(tool, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"1 records in {target}\n"
+    if target.endswith(".tar"):
+        subprocess.run(["tar", "-xf", target, "--one-top-level=kept"], cwd=tmp_path, check=True)
+    kept = {str(path.relative_to(tmp_path / "kept")): path.read_text() for path in (tmp_path / "kept").glob("*/*")}
+    assert kept == {f"a1/{name}": f"a1 {name}" for name in ("spec.json", "record.jsonl", "done")}

@@ -1,23 +1,38 @@
-"""Copy the records of finished runs, without models, from a folder of runs to results/.
+"""Copy the records of finished runs, without models, from a folder of runs to results/ or into one archive.
 
 python tools/keep_records.py runs/demo results/demo
+python tools/keep_records.py /tmp/runs records.tar       unpack with tar -xf records.tar -C results/cifar10
 """
 
 import shutil
 import sys
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 KEPT = ("spec.json", "record.jsonl", "done")
 
 
+def records(source: Path) -> Iterator[Path]:
+    """Yield the files of all finished runs."""
+    for done in sorted(source.glob("*/done")):
+        yield from (done.parent / name for name in KEPT)
+        yield from sorted(done.parent.glob("scores-*.safetensors"))
+
+
 def main() -> None:
     source, target = map(Path, sys.argv[1:])
-    finished = sorted(path.parent for path in source.glob("*/done"))
-    for run in finished:
-        (target / run.name).mkdir(parents=True, exist_ok=True)
-        for name in (*KEPT, *(path.name for path in run.glob("scores-*.safetensors"))):
-            shutil.copyfile(run / name, target / run.name / name)
-    print(f"{len(finished)} records in {target}")
+    files = list(records(source))
+    if target.suffix == ".tar":
+        with tarfile.open(target, "w") as archive:
+            for path in files:
+                archive.add(path, path.relative_to(source))
+    else:
+        for path in files:
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+    print(f"{len({path.parent for path in files})} records in {target}")
 
 
 if __name__ == "__main__":

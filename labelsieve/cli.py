@@ -136,7 +136,7 @@ def _describe_unknown(parser: ArgumentParser, unknown: Sequence[str]) -> str:
     options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
     known = [name.strip("-") for action in parser._actions for name in action.option_strings]
     if options:
-        close = get_close_matches(options[0].strip("-"), known, n=1, cutoff=0.5)
+        close = get_close_matches(options[0].strip("-"), known, n=1, cutoff=0.6)
         hint = f"did you mean --{close[0]}? See" if close else "see"
         return f"{parser.prog} has no option {options[0]}; {hint} {parser.prog} --help"
     return f"unexpected argument {unknown[0]!r}; put quotes around a path with spaces, and see {parser.prog} --help"

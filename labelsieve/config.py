@@ -86,13 +86,15 @@ def by_key(parser: ArgumentParser, settings: Settings) -> Settings:
 
 
 def save_settings(path: Path, settings: Settings) -> None:
-    """Write settings, by key, to a file; a file that labelsieve did not write is not replaced."""
+    """Write settings, by key, to a file; a file with other content is not replaced."""
     refuse_others(path, HEADER)
     lines = [HEADER, *(f"{key} = {_toml(value)}" for key, value in settings.items())]
     try:
         content = "\n".join([*lines, ""]).encode()
     except UnicodeEncodeError:
         raise InputError(f"cannot write {path}: a name in the settings is not valid Unicode") from None
+    if path.exists() and path.read_bytes() != content:
+        raise InputError(f"{path} contains other settings; name another file, or delete it")
     write_atomically(path, content)
 
 
@@ -160,6 +162,8 @@ def _toml(value: Any) -> str:
 def settings_like(run: Path, parser: ArgumentParser, options: Namespace) -> Settings:
     """Return the settings of an earlier run, from its command, or from its specification if a sweep trained it."""
     check_folder(run)
+    if not (run / "spec.json").exists():
+        raise InputError(f"{run} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
     head = read_head(run)
     try:
         command = plain_command(str(head.get("command", "")))

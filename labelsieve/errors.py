@@ -79,7 +79,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 def nearest(name: str, names: Iterable[str]) -> str:
     """Suggest a known name for an unknown one, or list all known names."""
     known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
 
 

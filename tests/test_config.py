@@ -48,6 +48,7 @@ def test_every_setting_survives_a_file(command, tmp_path, data):
     actions = data.draw(st.lists(st.sampled_from(config._actions(parser)), unique_by=lambda a: a.dest))
     chosen = {action.dest: data.draw(values_of(action), action.dest) for action in actions}
     file = tmp_path / "run.toml"
+    file.unlink(missing_ok=True)
     config.save_settings(file, config.by_key(parser, chosen))
     assert config.read_settings(file, parser) == chosen
     assert file.read_text().startswith(config.HEADER)
@@ -133,6 +134,12 @@ def test_files_that_cannot_be_read_or_replaced(tmp_path, capsys):
     assert "was not written by labelsieve" in capsys.readouterr().err
     assert execute(["train", "--method", "nothing", "--save-config", str(tmp_path / "new.toml")]) == 2
     assert not (tmp_path / "new.toml").exists()  # wrong settings are not saved
+    for data in ("a.npz", "a.npz"):
+        config.save_settings(tmp_path / "same.toml", {"data": data})
+    before = (tmp_path / "same.toml").read_bytes()
+    with pytest.raises(InputError, match=r"same\.toml contains other settings"):
+        config.save_settings(tmp_path / "same.toml", {"data": "b.npz"})
+    assert (tmp_path / "same.toml").read_bytes() == before
     with pytest.raises(InputError, match="not valid Unicode"):
         config.save_settings(tmp_path / "x.toml", {"data": "\udce9"})
 
@@ -214,4 +221,5 @@ def test_a_path_of_a_run_can_be_given_again(trained, tmp_path):
 def test_folders_without_a_run_are_one_line(tmp_path, capsys):
     assert execute(["train", "--like", str(tmp_path / "gone")]) == 2
     assert execute(["train", "--like", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 2 and error.count("is not a run folder") == 2 and "damaged" not in error

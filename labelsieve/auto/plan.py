@@ -83,6 +83,11 @@ class Request:
     def noise_is_unknown(self) -> bool:
         return any(each.judges or self.has_heads(each.training) for each in self.candidates)
 
+    @property
+    def is_head_only(self) -> bool:
+        """Whether nothing but linear heads is trained, which have no epochs, batches or learning rate."""
+        return self.finetune is None and all(self.has_heads(each.training) for each in self.candidates)
+
     def has_heads(self, training: Experiment) -> bool:
         """Return whether linear heads judge the labels before this training; not if plain training was requested."""
         return is_linear_head(training) and self.method is None

@@ -312,12 +312,15 @@ def _train_stage(
 
 def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: Runner, found: Found) -> Found:
     """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head."""
-    experiment = stages[stages.index(stage) + 1].experiments[0]  # the head that learns what is found here
+    following = stages[stages.index(stage) + 1]
+    experiment = following.experiments[0]  # the head that learns what is found here
     folder = path / HEADS
     gathered = gather(replace(experiment, corrected=None), runner.shelf)
     if stages[0] is stage:  # else they were printed before the first stage
         _print_skipped(gathered.skipped)
     known = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
+    judged = known.get("fingerprint", gathered.fingerprint)
+    RunFolder(following.folders(path)[0]).refuse_other_labels(experiment, judged, gathered.fingerprint)
     if known.get("fingerprint") != gathered.fingerprint:
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose}", flush=True)
         torch.set_num_threads(experiment.threads)

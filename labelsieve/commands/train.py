@@ -2,8 +2,10 @@
 
 import os
 import shlex
+import sys
 import time
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 from labelsieve.catalogue import refuse_unknown
 from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
-from labelsieve.runs.spec import Experiment, experiment_for, parse_options
+from labelsieve.runs.spec import OPEN_SETTINGS, Experiment, experiment_for, parse_options
 from labelsieve.text import parse_integer, parse_number
 
 if TYPE_CHECKING:
@@ -30,7 +32,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="method; see `labelsieve methods`. Default: mentornet-prop, or chosen by the noise that is found",
     )
-    parser.add_argument("--criterion", metavar="NAME", help="ol, pl, all or margin. Default: that of the method")
+    parser.add_argument(
+        "--criterion",
+        metavar="NAME",
+        help="what selects clean samples, such as ol, pl, all or margin. Default: that of the method",
+    )
     parser.add_argument("--lam", type=shared.number, metavar="λ", help="weight of the penalty label in Criteria_ALL")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="option of the method; repeatable"
@@ -154,6 +160,8 @@ def _lead(
         )
         if options.threads is None:
             request = with_threads(request, shelf)
+        if request.is_head_only:
+            _warn_about_unused(unsettled)
         if options.dry_run:
             print(forecast(request, path, shelf, began))
             return
@@ -177,6 +185,14 @@ def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
         raise InputError("--features replaces the samples by features; omit --backbone")
     settings["backbone"] = None if options.backbone == "none" else options.backbone
     return experiment_for(settings.pop("data"), **settings), rate is None
+
+
+def _warn_about_unused(unsettled: Collection[str]) -> None:
+    """Say which settings of a training the user has given for a head that is fitted until it converges."""
+    if given := [f"--{name.replace('_', '-')}" for name in OPEN_SETTINGS if name not in unsettled]:
+        verb = "has" if len(given) == 1 else "have"
+        why = "linear heads on features are fitted until they converge"
+        print(f"warning: {' and '.join(given)} {verb} no effect: {why} (docs/auto.md)", file=sys.stderr)
 
 
 def _finish(path: Path, shelf: "Shelf", cache: str | None, report: bool) -> None:

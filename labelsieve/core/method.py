@@ -145,7 +145,8 @@ class Method(nn.Module):
         """
         if not self.started:
             raise ValueError(
-                "no epoch has started: use `for epoch in loss_fn.epochs(30):`, or call loss_fn.start_epoch(epoch)"
+                "no epoch has started: use `for epoch in loss_fn.epochs(30):`, or call loss_fn.start_epoch(epoch); "
+                "with Lightning, pass callbacks=[SieveCallback(loss_fn)] to the Trainer"
             )
         check_types(logits, labels, index)
         self._check_shapes(logits, labels, index)
@@ -225,7 +226,7 @@ class Method(nn.Module):
             raise ValueError("a second pass over the kept samples needs a method that only selects samples")
         (select,) = self._weighing
         if not isinstance(select, Select) or select.joint:
-            raise ValueError("a second pass over the kept samples needs networks with a selection and a loss each")
+            raise ValueError("a second pass over the kept samples needs networks with a selection of their own")
         number = select.num_kept(count)
         known = select.num_kept_is_fixed and (self.relabel is None or number == count)
         return number if known else None

@@ -103,6 +103,16 @@ class RunFolder:
             head = read_head(self.path)
             self._refuse(differences(head, {"experiment": experiment.as_dict(), "data": head.get("data")}))
 
+    def refuse_other_labels(self, experiment: Experiment, judged: str, now: str) -> None:
+        """Refuse the folder of a head with other settings, or whose judged data had another fingerprint than now.
+
+        The weight decay is not compared: judging chooses it.
+        """
+        if (self.path / "spec.json").exists():
+            old = {**read_head(self.path), "data": judged}
+            chosen = {"weight_decay": with_defaults(old["experiment"])["weight_decay"]}
+            self._refuse(differences(old, {"experiment": experiment.as_dict() | chosen, "data": now}))
+
     def is_finished_from(self, source: str | None) -> bool:
         """Return whether the run is finished and was trained on the files with this fingerprint."""
         return self.done and source is not None and read_head(self.path).get("source") == source

@@ -245,3 +245,33 @@ def test_judgment_of_other_data_is_not_used(photos, tmp_path):
     (out / "heads" / "judgment.safetensors").write_bytes(b"")
     assert execute(["train", str(photos), "--threads", "1", "--out", str(out)]) == 0
     assert (read_judgment(out) or {})["first/confidence"].shape == (3 * PER_CLASS,)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ([], "the data or labels changed since"),
+        (["--test", "0.2"], "it was trained with --test 0.0, not with --test 0.2"),
+        (["--seed", "7"], "it was trained with --seed 0, not with --seed 7"),
+    ],
+)
+def test_refused_command_changes_no_file_of_a_finished_run(run, photos, tmp_path, capsys, change, says):
+    done, data = tmp_path / "run", tmp_path / "photos"
+    shutil.copytree(run, done)
+    shutil.copytree(photos, data)
+    if not change:  # a label is corrected
+        wrong = next((data / "train" / "blue").glob("*green*"))
+        wrong.rename(data / "train" / "green" / wrong.name)
+    before = {path: path.read_bytes() for path in done.rglob("*") if path.is_file()}
+    assert execute(["train", str(data), "--threads", "1", "--out", str(done), *change]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err and captured.err.count("\n") == 1 and "stage" not in captured.out
+    assert {path: path.read_bytes() for path in done.rglob("*") if path.is_file()} == before
+
+
+def test_settings_without_effect_on_heads_are_named(photos, tmp_path, capsys):
+    command = ["train", str(photos), "--out", str(tmp_path / "run"), "--dry-run"]
+    assert execute([*command, "--epochs", "40", "--lr", "0.1"]) == 0
+    assert "warning: --epochs and --lr have no effect: linear heads" in capsys.readouterr().err
+    assert execute(command) == 0 and "warning" not in capsys.readouterr().err
+    assert execute([*command, "--finetune", "--epochs", "4"]) == 0 and "warning" not in capsys.readouterr().err

@@ -155,7 +155,8 @@ def test_workers_stay_a_few_batches_ahead_and_end_with_the_iterator(pictures):
     while len(began) < 5 * SLOTS and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
-    assert sorted(began) == list(range(5 * SLOTS)) and decoding_threads() == 2
+    assert sorted(began) == list(range(5 * SLOTS))
+    assert decoding_threads() in (1, 2)  # the second one starts only if the first is busy
     batches.close()
     assert decoding_threads() == 0
     for _ in data.staged(torch.arange(COUNT), 5):

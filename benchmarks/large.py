@@ -263,6 +263,7 @@ def features(samples: int, classes: int, dim: int, device: str, out: Path) -> No
     """Judge noisy labels by features on disk, and add the figures to the record."""
     import torch
 
+    from benchmarks.record import commit_of
     from labelsieve import quality
 
     true = np.random.default_rng(2).integers(0, classes, samples)
@@ -270,6 +271,7 @@ def features(samples: int, classes: int, dim: int, device: str, out: Path) -> No
     wrong = labels != true
     about: dict[str, Any] = {"samples": samples, "classes": classes, "features": dim, "device": device}
     about |= {"threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 1)}
+    about |= {"torch": torch.__version__, "commit": commit_of()}
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "features.npy"

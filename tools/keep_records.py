@@ -20,8 +20,8 @@ def records(source: Path) -> Iterator[Path]:
         yield from sorted(done.parent.glob("scores-*.safetensors"))
 
 
-def main() -> None:
-    source, target = map(Path, sys.argv[1:])
+def keep(source: Path, target: Path) -> None:
+    """Copy the records into a folder, or into a new archive if the name of the target ends with .tar."""
     files = list(records(source))
     if target.suffix == ".tar":
         with tarfile.open(target, "w") as archive:
@@ -36,4 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    keep(*map(Path, sys.argv[1:]))

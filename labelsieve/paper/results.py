@@ -25,7 +25,7 @@ from labelsieve.paper.comparison import (
     long_form,
     paired_blocks,
 )
-from labelsieve.paper.figures import DATASETS, DRAWN, PAPER_DATASETS, PointRuns, find_runs, points
+from labelsieve.paper.figures import DATASETS, DRAWN, PAPER_DATASETS, RATE, PointRuns, find_runs, points
 from labelsieve.paper.reproduce import Records, Trial, cell_results
 from labelsieve.paper.tables import NOISE_RATE, SL_BETA, Table, experiment, tables
 from labelsieve.runs.find import Identity, identity, known_runs
@@ -37,6 +37,7 @@ NEAR = 1.5  # points: the largest difference from the paper's mean that counts a
 TRIALS = 3  # per cell, in the paper
 ONE_PASS = "forward one"
 NOT_AVAILABLE = ("tiny-imagenet", "animal10n", "clothing1m")  # datasets that could not be obtained
+MARKS = (8, 9, 10, 11)  # figures whose marks or curves are runs with several seeds
 FIGURES = "figures"  # folder next to the page
 DRAWINGS = ((7, None), (3, None), (8, None), (9, None), (10, None), (11, None), (11, "cifar10"))
 CAPTIONS = {
@@ -56,6 +57,7 @@ class _TablePart:
 
     table: Table
     data: str
+    experiments: Sequence[Experiment]  # of the cells
     cells: Sequence[CellResult]
     missing: int  # runs
 
@@ -171,7 +173,7 @@ def collect(folder: Path) -> Evidence:
             trials = [Trial(cell, seed) for cell in those for seed in range(seeds)]
             found = cell_results(table, those, trials, known)
             missing = {trial.identity for trial in trials if trial.seed < TRIALS} - known.keys()
-            parts.append(_TablePart(table, data, found, len(missing)))
+            parts.append(_TablePart(table, data, [cell.experiment for cell in those], found, len(missing)))
             cells |= {cell.name: cell for cell in found if cell.name not in cells}
             in_tables |= {trial.identity for trial in trials if not trial.cell.variant}
     warmups = {identity(point.experiment.as_dict()) for point in points(3)}  # they end when the selection starts
@@ -225,20 +227,44 @@ def _paper_experiment_like(spec: Mapping[str, Any]) -> Experiment:
 
 
 def _claims(evidence: Evidence) -> Rows:
-    """Return a row per noise and pair of methods: the error of the first minus that of its baseline."""
+    """Return a row per noise and pair of methods: the best error of the first minus that of its baseline."""
+    rows = [["data", "noise", "pair", "paper", "ours (n)", "95% interval", "verdict"]]
+    for found, method, base, differences in paired(evidence, "best"):
+        first, second = found[method].published, found[base].published
+        printed = round(first[0] - second[0], 2) if first and second else None
+        papers = "" if printed is None else f"{printed:+.1f}"
+        ours = f"{plus_minus(differences, 2, '+')} ({len(differences)})"
+        ends, where = _format_interval(differences), (found[method].data, found[method].column)
+        rows.append([*where, f"{method} minus {base}", papers, ours, ends, verdict(differences, printed)])
+    return rows
+
+
+def _claims_at_the_end(evidence: Evidence) -> Rows:
+    """Return the same differences in the last epoch, and in the mean of the last ten."""
+    ends = (("last", "last epoch"), ("last_ten", "mean of the last ten epochs"))
+    rows = [["data", "noise", "pair", *(word for _, title in ends for word in (title, "95% interval"))]]
+    for of_last, of_ten in zip(*(paired(evidence, measure) for measure, _ in ends), strict=True):
+        found, method, base, _ = of_last
+        words = [word for *_, each in (of_last, of_ten) for word in (plus_minus(each, 2, "+"), _format_interval(each))]
+        rows.append([found[method].data, found[method].column, f"{method} minus {base}", *words])
+    return rows
+
+
+def paired(evidence: Evidence, measure: str) -> Iterator[tuple[Mapping[str, CellResult], str, str, list[float]]]:
+    """Yield the cells of a noise by method, two methods, and their differences in a measure, seed by seed."""
     groups: dict[tuple[str, str], dict[str, CellResult]] = {}
     for cell in sorted(evidence.cells.values(), key=dominant_first):
         groups.setdefault((cell.data, cell.column), {})[cell.method] = cell
-    rows = [["data", "noise", "pair", "paper", "ours (n)", "95% interval", "verdict"]]
-    for where, found in groups.items():
-        for method, base, differences in pairs({name: cell.errors for name, cell in found.items()}):
-            first, second = found[method].published, found[base].published
-            printed = round(first[0] - second[0], 2) if first and second else None
-            papers = "" if printed is None else f"{printed:+.1f}"
-            ours = f"{plus_minus(differences, 2, '+')} ({len(differences)})"
-            ends = _format_interval(differences)
-            rows.append([*where, f"{method} minus {base}", papers, ours, ends, verdict(differences, printed)])
-    return rows
+    for found in groups.values():
+        for method, base, differences in pairs({name: _errors(cell, measure) for name, cell in found.items()}):
+            yield found, method, base, differences
+
+
+def _errors(cell: CellResult, measure: str) -> Mapping[int, float]:
+    """Return the errors of a cell by seed: "best", "last" or "last_ten"."""
+    if measure == "best":
+        return cell.errors
+    return {seed: float(run.end[measure]) for seed, run in cell.runs.items()}
 
 
 def _format_interval(values: Sequence[float]) -> str:
@@ -284,6 +310,39 @@ def _place_of(run: Run) -> tuple[str, ...]:
     """Return data, device, precision and versions of a run."""
     versions = [run.versions.get(name, "?") for name in ("torch", "python", "labelsieve")]
     return (run.spec["data"], run.start.get("device", "?"), run.spec.get("precision", "?"), *versions)
+
+
+def _coverage(evidence: Evidence) -> Rows:
+    """Return how many cells of every table and figure have how many seeds, for the data that is available."""
+    groups: dict[tuple[str, str], list[set[Identity]]] = {}  # of each cell, the trials that have no run
+    for part in evidence.parts:
+        for wanted, cell in zip(part.experiments, part.cells, strict=True):
+            column = "" if part.table.name != "2" else ", 40% noise" if wanted.rate == RATE else ", other rates"
+            lacking = {each for seed, each in _trials(wanted).items() if seed not in cell.errors}
+            groups.setdefault((f"table {part.table.name}{column}", part.data), []).append(lacking)
+    for one in (one for one in evidence.drawings if one.number in MARKS and not one.dataset):
+        for point in one.found:
+            wanted = point.point.experiment
+            lacking = {each for seed, each in _trials(wanted).items() if seed not in point.paths}
+            groups.setdefault((f"figure {one.number}", wanted.data), []).append(lacking)
+    rows = [["table or figure", "data", "cells", f"{TRIALS} seeds", "fewer", "none", "runs missing"]]
+    for (name, data), cells in sorted(groups.items(), key=lambda item: _in_order(item[0][0])):
+        if data not in NOT_AVAILABLE:
+            counts = [len(lacking) for lacking in cells]
+            whole, none = counts.count(0), counts.count(TRIALS)
+            numbers = (len(cells), whole, len(cells) - whole - none, none, len(set().union(*cells)))
+            rows.append([name, data, *map(str, numbers)])
+    return rows
+
+
+def _in_order(name: str) -> tuple[bool, int, str]:
+    """Return a key that sorts tables and figures by number, tables first, and columns by name."""
+    return name.startswith("figure"), int(re.findall(r"\d+", name)[0]), name
+
+
+def _trials(experiment: Experiment) -> dict[int, Identity]:
+    """Return the identities of an experiment by seed."""
+    return {seed: identity(replace(experiment, seed=seed).as_dict()) for seed in range(TRIALS)}
 
 
 def _not_run(evidence: Evidence) -> str:
@@ -424,8 +483,10 @@ def _as_block(rows_of: Callable[[Evidence], Rows]) -> Callable[[Evidence], str]:
 
 BLOCKS: dict[str, Callable[[Evidence], str]] = {
     "claims": _as_block(_claims),
+    "claims at the end": _as_block(_claims_at_the_end),
     "numbers": _as_block(_numbers),
     "aligned": _as_block(_aligned),
+    "coverage": _as_block(_coverage),
     "runs": _what_was_run,
     "not run": _not_run,
     "tables": _all_tables,

@@ -22,6 +22,7 @@ from labelsieve.paper.results import (
     fill,
     given_up_at_end,
     matplotlib_version,
+    paired,
     verdict,
 )
 from labelsieve.paper.tables import experiment
@@ -216,6 +217,13 @@ def test_numbers_in_the_text_match_the_records():
     assert min(near) >= -NEAR
     default, *others = (cells[f"{HARD_SYMMETRY} {name}"].errors.values() for name in ("default", *prop))
     assert max(map(max, others)) < min(default)
+    for measure in ("last", "last_ten"):
+        at_the_end = list(paired(evidence, measure))
+        for (found, method, base, best), (*_, end) in zip(paired(evidence, "best"), at_the_end, strict=True):
+            where = f"{found[method].data} {found[method].column}"
+            assert interval(best)[1] > 0 or interval(end)[1] < 0
+            assert base not in ("default", "sl") or sum(end) < sum(best)
+            assert (where, base) != (HARD_SYMMETRY, "mentornet") or (interval(best)[0] > 0 > interval(end)[0])
     spans = {name: epochs_given_up(cells[f"{PAIR} {name}"]) for name in ("mentornet", "sl-prop", "co-teaching")}
     assert not any(spans.values()) and re.match(
         r"seed \d in epoch 26 ", epochs_given_up(cells[f"{PAIR} mentornet-prop"])
@@ -319,6 +327,32 @@ def test_some_records(tmp_path):
     files = [one.file for one in collect(tmp_path).drawings]
     assert files == ["figure-7.svg", "figure-8.svg", "figure-11-cifar10.svg"]
     assert "2 of its 36 experiments were run" in block("figures", tmp_path)
+
+
+def test_differences_at_the_end_are_those_of_the_last_epochs(tmp_path):
+    for seed, prop in enumerate([12.0, 12.5, 13.0]):
+        record(tmp_path, cell("mentornet", seed), 20.0, 26.0)
+        record(tmp_path, cell("mentornet-prop", seed), prop, prop + 4)
+    row = "| cifar10 | pair 40% | mentornet-prop minus mentornet |"
+    assert f"{row} -4.6 | -7.50 ± 0.29 (3) |" in block("claims", tmp_path)  # 12.5 - 20
+    same = "-9.50 ± 0.29 | -10.74 to -8.26"  # 16.5 - 26; all epochs but the best have the last error
+    assert f"{row} {same} | {same} |" in block("claims at the end", tmp_path)
+
+
+def test_coverage_counts_cells_and_runs_without_counting_shared_runs_twice(tmp_path):
+    for seed in range(3):
+        record(tmp_path, cell("mentornet-prop", seed, "mixed"), 12.0)
+        record(tmp_path, cell("mentornet-prop", seed), 12.0)
+    record(tmp_path, cell("mentornet", 1), 14.0)
+    rows = block("coverage", tmp_path).splitlines()
+    assert "| table 1 | cifar10 | 3 | 1 | 0 | 2 | 6 |" in rows
+    # 30 cells = 10 methods x 3 kinds of noise: 2 are whole, 1 has one of three seeds
+    assert "| table 2, 40% noise | cifar10 | 30 | 2 | 1 | 27 | 83 |" in rows
+    assert "| table 2, other rates | cifar10 | 60 | 0 | 0 | 60 | 180 |" in rows
+    assert "| table 2, 40% noise | cifar100 | 30 | 0 | 0 | 30 | 90 |" in rows
+    assert not any("clothing1m" in row or "tiny-imagenet" in row for row in rows)
+    found = re.findall(r"^\| (table|figure) (\d+)", "\n".join(rows), re.M)
+    assert found == sorted(found, key=lambda one: (one[0] == "figure", int(one[1])))
 
 
 def test_more_seeds_than_the_paper_count(tmp_path):

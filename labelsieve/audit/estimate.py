@@ -86,6 +86,17 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
     return replace(noise, rate=rate, per_class=per_class, matrix=matrix, sample_dependent=float(beyond))
 
 
+def with_correct_labels(noise: Noise, judged: Array, labels: Array) -> Noise:
+    """Return the noise of all labels (n), of which the judged ones (m) have this noise and the others are correct."""
+    classes = len(noise.per_class)
+    sizes = np.bincount(labels, minlength=classes)
+    shares = np.bincount(judged, minlength=classes) / np.maximum(sizes, 1)  # (K) of each label that was judged
+    rate = Interval(*(value * len(judged) / len(labels) for value in noise.rate))
+    pairs = zip(noise.per_class, shares.tolist(), strict=True)
+    per_class = [Interval(*(value * share for value in interval)) for interval, share in pairs]
+    return replace(noise, rate=rate, per_class=per_class, matrix=shares[:, None] * noise.matrix + np.diag(1 - shares))
+
+
 def _noise_from(guesses: Guesses, likely: Array, joint: Array, careful: Array) -> Noise:
     """Return the noise given probabilities of the labels (n) and expected counts of label and true class (K, K).
 

@@ -9,11 +9,20 @@ become more frequent with the difficulty. `explain` weighs both by this (decisio
 Difficulty of a sample: its rank among the samples predicted as the same class, from 0 (most confident) to 1.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.estimate import Z_95, Interval, Noise, confident_joint, estimate_class_dependent_noise, reconcile
+from labelsieve.audit.estimate import (
+    Z_95,
+    Interval,
+    Noise,
+    confident_joint,
+    estimate_class_dependent_noise,
+    reconcile,
+    with_correct_labels,
+)
 from labelsieve.audit.guesses import Array, Guesses, evenly_spaced, stable_order
 from labelsieve.audit.posterior import (
     MAX_SAMPLES,
@@ -37,7 +46,7 @@ NEWTON_STEPS = 25
 
 
 class Explanation(NamedTuple):
-    """What explains the guesses."""
+    """Result of `explain`."""
 
     guesses: Guesses  # about true classes
     label_given: Array  # (K, K) P(label | true class)
@@ -46,7 +55,28 @@ class Explanation(NamedTuple):
 
 
 def explain(guesses: Guesses) -> Explanation:
-    """Return true classes and noise that explain guesses about the labels of these samples."""
+    """Return true classes and noise that explain guesses about the labels of these samples.
+
+    Labels that a person decided on are correct. How the others went wrong is seen from the others alone.
+    """
+    decided = guesses.decided
+    if decided is None or not decided.any():
+        return _explain(guesses)
+    if decided.all():
+        classes = guesses.num_classes
+        none = Interval(0.0, 0.0, 0.0)
+        return Explanation(guesses, np.eye(classes), Noise(none, [none] * classes, np.eye(classes)), 0.0)
+    found = _explain(replace(guesses.undecided, decided=None))
+    merged = {}
+    for name in ("confidence", "likeliest", "likelihood"):
+        merged[name] = getattr(guesses, name).copy()
+        merged[name][~decided] = getattr(found.guesses, name)
+    noise = with_correct_labels(found.noise, found.guesses.labels, guesses.labels)
+    return found._replace(guesses=replace(guesses, **merged), noise=noise)
+
+
+def _explain(guesses: Guesses) -> Explanation:
+    """Return true classes and noise that explain guesses, none of whose labels a person decided on."""
     label_given = estimate_label_given_confident(guesses)
     temperature = best_temperature(guesses, label_given)
     true_guesses = unmix_with(guesses, label_given, temperature)
@@ -55,7 +85,7 @@ def explain(guesses: Guesses) -> Explanation:
     counted = _wrong_share(confident_joint(unmix_with(guesses.at(some), label_given, temperature, mixed=False)))
     easy = _share_among_easiest(true_guesses, label_given)
     disagreements = float((guesses.likeliest[:, 0] != guesses.labels).mean())
-    weight = weight_of_samples(slope_of_errors(true_guesses.at(some).undecided), easy, disagreements)
+    weight = weight_of_samples(slope_of_errors(true_guesses.at(some)), easy, disagreements)
     rate = _weighed_rate(noise.rate, counted, disagreements, weight, len(guesses))
     if weight > NEGLIGIBLE:
         label_given = levelled(label_given, weight / 2)

@@ -47,6 +47,7 @@ class Findings:
     given_rate: float = 0.0  # noise rate that the user passed to the training
     others: OtherIssues | None = None  # near-duplicates and outliers, if the samples have features
     held_out_error: float | None = None  # share of labels that a model which did not learn them predicts differently
+    held_out_rate: float | None = None  # noise rate of these labels, if a person changed labels since. Default: `noise`
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -75,7 +76,8 @@ class Findings:
     @property
     def doubt(self) -> str:
         """Return why these findings must not be applied unseen; empty if nothing speaks against it."""
-        return doubt_about(self.noise.rate.estimate, self.issues, self.labels, self.held_out_error)
+        rate = self.noise.rate.estimate
+        return doubt_about(rate, self.issues, self.labels, self.held_out_error, self.held_out_rate)
 
     @property
     def _verdict_on_labels(self) -> str:
@@ -133,7 +135,9 @@ class Findings:
         return np.where(kept, self.labels, self.corrected)
 
 
-def doubt_about(rate: float, issues: Array, labels: Array, held_out_error: float | None) -> str:
+def doubt_about(
+    rate: float, issues: Array, labels: Array, held_out_error: float | None, held_out_rate: float | None = None
+) -> str:
     """Return why an audit must not be applied unseen, in a sentence; empty if nothing speaks against it.
 
     Args:
@@ -141,11 +145,14 @@ def doubt_about(rate: float, issues: Array, labels: Array, held_out_error: float
         issues: (n) labels that are more likely wrong than right.
         labels: (n) given labels.
         held_out_error: Share of labels that a model which did not learn them predicts differently.
+        held_out_rate: Estimated share of wrong labels among these, if a person changed labels since. Default: `rate`.
     """
+    held_out_rate = rate if held_out_rate is None else held_out_rate
     by_chance = 1 - np.bincount(labels).max() / len(labels)
     suspects = float(issues.mean())
     if held_out_error is not None and (
-        held_out_error - rate > WEAK_MODEL * (1 - rate) or held_out_error > NEAR_CHANCE * by_chance > 0
+        held_out_error - held_out_rate > WEAK_MODEL * (1 - held_out_rate)
+        or held_out_error > NEAR_CHANCE * by_chance > 0
     ):
         return (
             f"The model is too weak to judge these labels: it predicts {percent(held_out_error)} of those it has not "
@@ -188,9 +195,10 @@ def findings_from_guesses(
     """
     current = guesses if second is None else second  # a person may have changed labels since the first guesses
     labels, decided = current.labels, current.decided
-    error = held_out_error(guesses) if out_of_sample or second is not None else None
+    error = first_rate = None
     if out_of_sample or second is not None:
-        true_guesses, label_given, quality, noise = judge_labels(guesses, second, rate)
+        error = held_out_error(guesses)
+        true_guesses, label_given, quality, noise, first_rate = judge_labels(guesses, second, rate)
         guesses = guesses if second is None else true_guesses
         rate = None  # known to the judgment
     else:
@@ -213,7 +221,9 @@ def findings_from_guesses(
         remarks = [f"{remark} {besides}".strip() for remark, besides in pairs]
     why = reasons(guesses, other, likelihood, issues, classes, remarks)
     judged = (suggested, quality, issues, why, noise)
-    return Findings(classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others, error)
+    return Findings(
+        classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others, error, first_rate
+    )
 
 
 def held_out_error(guesses: Guesses) -> float:

@@ -100,7 +100,7 @@ def with_decided(guesses: Guesses, decided: Array) -> Guesses:
 
 def evenly_spaced(count: int, most: int) -> slice:
     """Return a slice of at most `most` out of `count` samples; data may be sorted by class."""
-    return slice(None, None, -(-count // most))
+    return slice(None, None, max(1, -(-count // most)))
 
 
 def descending(classes: Array, likelihood: Array) -> tuple[Array, Array]:

@@ -28,7 +28,6 @@ class HeldOutNoise(NamedTuple):
     rate: Interval  # share of wrong labels
     uniform: float  # the part of it that goes to all other classes with equal probability
     matrix: Array  # (K, K) P(label | true class), row: true class, column: label
-    temperature: float
     log_likelihood: float = 0.0  # mean over the labels
 
 
@@ -55,7 +54,7 @@ def estimate_held_out_noise(labels: Array, probs: Array) -> HeldOutNoise:
     rate = _mean_wrong(calibrated, labels, model)
     error = Z_95 * _bootstrap_error(calibrated, labels, model)
     interval = Interval(rate, max(0.0, rate - error), min(1.0, rate + error))
-    return HeldOutNoise(interval, float(model.uniform), model.matrix(), temperature, log_likelihood / len(labels))
+    return HeldOutNoise(interval, float(model.uniform), model.matrix(), log_likelihood / len(labels))
 
 
 def label_log_likelihood(labels: Array, probs: Array) -> float:
@@ -73,7 +72,8 @@ def label_log_likelihoods(labels: Array, probs: Array, temperatures: Sequence[fl
 def in_larger_set(noise: HeldOutNoise, share: float) -> HeldOutNoise:
     """Return the noise of a larger set, of which these samples are a share and all other labels are correct."""
     rate = Interval(*(share * value for value in noise.rate))
-    return noise._replace(rate=rate, uniform=share * noise.uniform)
+    matrix = share * noise.matrix + (1 - share) * np.eye(len(noise.matrix))
+    return noise._replace(rate=rate, uniform=share * noise.uniform, matrix=matrix)
 
 
 def dense_probs(guesses: Guesses) -> Array:

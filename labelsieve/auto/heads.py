@@ -106,13 +106,12 @@ def forecast_heads(
 
 
 def _summary(judgment: Judgment) -> dict[str, Any]:
-    """Return what the heads found."""
-    _, _, quality, noise = judge_labels(judgment.first, judgment.second)
-    error, issues = held_out_error(judgment.first), quality < THRESHOLD
-    rate = noise.rate
-    doubt = doubt_about(rate.estimate, issues, judgment.first.labels, error)
+    """Return the contents of the summary."""
+    found = judge_labels(judgment.first, judgment.second)
+    error, issues, rate = held_out_error(judgment.first), found.quality < THRESHOLD, found.noise.rate
+    doubt = doubt_about(rate.estimate, issues, judgment.first.labels, error, found.first_rate)
     return {
-        "samples": len(quality),
+        "samples": len(issues),
         "strength": judgment.strength,
         "log_likelihood": judgment.log_likelihood,
         "held_out_error": error,

@@ -63,15 +63,12 @@ class Judges:
     @cached_property
     def noise(self) -> HeldOutNoise:
         """The noise in the held-out labels, if the predictions are about true classes."""
-        held = self.guesses.at(self.held_out).undecided
-        return estimate_held_out_noise(held.labels, dense_probs(held))
+        return _noise_of(self.guesses.at(self.held_out))
 
     @cached_property
     def log_likelihood(self) -> float:
         """The mean log-likelihood of the held-out labels; selecting trainings predict true classes, not labels."""
-        held = self.guesses.at(self.held_out).undecided
-        plain = self.kind == PLAIN
-        return label_log_likelihood(held.labels, dense_probs(held)) if plain else self.noise.log_likelihood
+        return _log_likelihood(self.guesses.at(self.held_out)) if self.kind == PLAIN else self.noise.log_likelihood
 
 
 def opinion_on(run: Path, samples: Mapping[str, Array], num_classes: int) -> _Opinion:
@@ -147,7 +144,7 @@ def is_clearly_better(log_likelihood: float, other: float) -> bool:
 def held_out_log_likelihood(run: Path) -> float:
     """Return the mean log-likelihood of the held-out labels under a finished plain training."""
     held = held_out_guesses(run)
-    return -np.inf if held is None else label_log_likelihood(held.undecided.labels, dense_probs(held.undecided))
+    return -np.inf if held is None else _log_likelihood(held)
 
 
 def noise_of_guesses(held: Guesses | None) -> HeldOutNoise | None:
@@ -155,10 +152,22 @@ def noise_of_guesses(held: Guesses | None) -> HeldOutNoise | None:
 
     Labels decided by a reviewer count as correct.
     """
-    if held is None or len(held) < FEWEST:
-        return None
-    judged = held.undecided if len(held.undecided) >= FEWEST else held
+    return None if held is None or len(held) < FEWEST else _noise_of(held)
+
+
+def _noise_of(held: Guesses) -> HeldOutNoise:
+    judged = _undecided(held)
     return in_larger_set(estimate_held_out_noise(judged.labels, dense_probs(judged)), len(judged) / len(held))
+
+
+def _log_likelihood(held: Guesses) -> float:
+    judged = _undecided(held)
+    return label_log_likelihood(judged.labels, dense_probs(judged))
+
+
+def _undecided(held: Guesses) -> Guesses:
+    """Return the guesses about undecided labels, or about all if these are too few."""
+    return held.undecided if len(held.undecided) >= FEWEST else held
 
 
 def rate_of_selecting(run: Path) -> Interval | None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelsieve.audit.explain import difficulties, explain, slope_of_errors, weight_of_samples
-from labelsieve.audit.guesses import guesses_from_probs
+from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.audit.quality import THRESHOLD, judge_labels
 
 CLASSES = 5
@@ -100,3 +100,18 @@ def test_estimates_are_consistent(classes, samples, seed):
     shares = np.array([share.estimate for share in found.noise.per_class])
     sizes = np.bincount(labels, minlength=classes)
     assert (shares * sizes).sum() / samples == pytest.approx(rate.estimate, abs=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_labels_decided_at_random_do_not_hide_the_noise_of_the_others(share):
+    labels, probs, true = predictions(lambda difficulty: np.full(len(difficulty), 0.3), 4000)
+    decided = np.random.default_rng(1).random(len(labels)) < share
+    labels = np.where(decided, true, labels)
+    found = explain(with_decided(guesses_from_probs(labels, probs), decided))
+    assert found.noise.rate.estimate == pytest.approx((labels != true).mean(), abs=0.02)
+    assert (found.guesses.likeliest[decided, 0] == true[decided]).all() and len(found.guesses) == len(labels)
+    np.testing.assert_allclose(found.noise.matrix.sum(1), 1)
+    shares = np.array([each.estimate for each in found.noise.per_class])
+    assert (shares * np.bincount(labels, minlength=CLASSES)).sum() / len(labels) == pytest.approx(
+        found.noise.rate.estimate, abs=1e-6
+    )

@@ -18,7 +18,7 @@ from labelsieve.audit.findings import (
     reasons,
 )
 from labelsieve.audit.guesses import guesses_from_probs, with_decided
-from labelsieve.noise import pair
+from labelsieve.noise import pair, symmetry
 from tests.audit.simulated import label_predictions, other_issues, true_class_predictions
 
 NAMES = [f"c{k}" for k in range(10)]
@@ -188,3 +188,22 @@ def test_doubt_comes_first_and_nothing_is_corrected():
     assert not found.doubt and (found.training_labels != labels).any()
     weak = replace(found, held_out_error=0.9)
     assert weak.verdict.startswith("The model is too weak") and (weak.training_labels == labels).all()
+
+
+@pytest.mark.parametrize("share", [0.8, 1.0])
+def test_a_review_of_many_suspects_does_not_make_the_model_look_weak(share):
+    given, probs, true = label_predictions(lambda k: symmetry(k, 0.45), sure=5.0)
+    _, true_probs, same = true_class_predictions(lambda k: symmetry(k, 0.45), sure=5.0)
+    assert (same == true).all()
+    first, second = guesses_from_probs(given, probs), guesses_from_probs(given, true_probs)
+    before = findings_from_guesses(first, NAMES, second=second)
+    decided = np.zeros(len(given), bool)
+    decided[before.order[: int(share * before.issues.sum())]] = True
+    labels = np.where(decided, true, given)
+    after = with_decided(guesses_from_probs(labels, true_probs), decided)
+    found = findings_from_guesses(first, NAMES, second=after)
+    left = (labels != true).mean()
+    assert found.held_out_error - left > (1 - left) / 3  # as if it were a weak model of the reviewed labels
+    assert found.noise.rate.estimate == pytest.approx(left, abs=0.03)
+    assert not before.doubt and not found.doubt
+    assert (found.training_labels == found.corrected).all() and (found.corrected[decided] == true[decided]).all()

@@ -9,7 +9,7 @@ import pytest
 
 from labelsieve.audit.estimate import Interval
 from labelsieve.audit.findings import findings_from_guesses
-from labelsieve.audit.guesses import guesses_from_run
+from labelsieve.audit.guesses import guesses_from_probs, guesses_from_run, with_decided
 from labelsieve.audit.quality import LOWEST
 from labelsieve.auto.audit import findings_of_run, samples_as_given
 from labelsieve.auto.judge import (
@@ -18,6 +18,7 @@ from labelsieve.auto.judge import (
     is_clearly_better,
     judges_of,
     opinion_on,
+    rate_of_selecting,
     reported_rate,
 )
 from labelsieve.cli import execute
@@ -159,6 +160,22 @@ def test_samples_are_those_with_the_given_labels(auto_run, noisy_file):
 def test_reported_rate_is_lower_where_few_labels_are_wrong(estimate, reported):
     assert reported_rate(Interval(estimate, 0.0, 0.7)) == pytest.approx((reported, 0.0, 0.7))
     assert reported_rate(Interval(estimate, estimate, 0.7)).low == pytest.approx(reported)  # in the range
+
+
+@pytest.mark.parametrize("kind", [PLAIN, SELECTING])
+@pytest.mark.parametrize("share", [0.5, 0.99, 1.0])
+def test_decided_labels_count_as_correct_for_all_judges(monkeypatch, tmp_path, kind, share):
+    draw = np.random.default_rng(0)
+    true = draw.integers(4, size=600)
+    decided = draw.random(600) < share
+    labels = np.where(decided | (draw.random(600) > 0.3), true, (true + 1) % 4)
+    guesses = with_decided(guesses_from_probs(labels, 0.94 * np.eye(4)[true] + 0.015), decided)
+    judges = Judges(kind, 0.1, guesses, np.ones(600, bool))
+    assert judges.noise.rate.estimate == pytest.approx((labels != true).mean(), abs=0.02)
+    assert np.isfinite(judges.log_likelihood)
+    np.testing.assert_allclose(judges.noise.matrix.sum(1), 1)
+    monkeypatch.setattr("labelsieve.auto.judge.best_judges", lambda run, kind: judges)
+    assert rate_of_selecting(tmp_path) == reported_rate(judges.noise.rate)
 
 
 def test_single_run_reports_the_rate_of_the_samples_that_it_held_out(noisy_file, tmp_path, capsys):

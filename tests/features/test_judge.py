@@ -59,7 +59,7 @@ def test_second_round_ranks_wrong_labels_better(rate):
     wrong = labels != true
     judgment = judge_features(features, labels, 6)
     first = label_probability(*explain(judgment.first)[:2])
-    _, _, second, noise = judge_labels(judgment.first, judgment.second)
+    _, _, second, noise, _ = judge_labels(judgment.first, judgment.second)
     assert average_precision_score(wrong, -second) > average_precision_score(wrong, -first) + 0.02
     assert average_precision_score(wrong, -second) > 0.9
     assert abs(noise.rate.estimate - wrong.mean()) < 0.05
@@ -86,7 +86,7 @@ def test_delivered_head_is_better_than_one_that_learned_the_labels():
 def test_clean_labels_stay():
     features, true = clusters(columns=120)
     judgment = judge_features(features, true, 6)
-    _, _, quality, noise = judge_labels(judgment.first, judgment.second)
+    _, _, quality, noise, _ = judge_labels(judgment.first, judgment.second)
     assert noise.rate.estimate < 0.02
     assert (quality < 0.5).mean() < 0.01
 

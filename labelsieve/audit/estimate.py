@@ -79,11 +79,16 @@ def reconcile(noise: Noise, rate: Interval, sizes: Array) -> Noise:
     scaled = _scale_odds(wrong, factor)
     bounds = _scale_odds(low, min(1, factor)), _scale_odds(high, max(1, factor))
     per_class = [Interval(*shares) for shares in zip(*(part.tolist() for part in (scaled, *bounds)), strict=True)]
-    scale = np.divide(scaled, wrong, out=np.ones(len(wrong)), where=wrong > 0)
-    others = noise.matrix * (1 - np.eye(len(wrong))) * scale[:, None]
     beyond = max(0.0, 1 - noise.class_dependent / rate.estimate) if rate.estimate > 0 else 0.0
-    matrix = others + np.diag(1 - others.sum(1))
-    return replace(noise, rate=rate, per_class=per_class, matrix=matrix, sample_dependent=float(beyond))
+    return replace(with_shares(noise, rate, per_class), sample_dependent=float(beyond))
+
+
+def with_shares(noise: Noise, rate: Interval, per_class: list[Interval]) -> Noise:
+    """Return the noise with another overall rate and other class shares; the matrix is scaled to them."""
+    before, wrong = (np.array([share.estimate for share in shares]) for shares in (noise.per_class, per_class))
+    scale = np.divide(wrong, before, out=np.ones(len(wrong)), where=before > 0)
+    others = noise.matrix * (1 - np.eye(len(wrong))) * scale[:, None]
+    return replace(noise, rate=rate, per_class=per_class, matrix=others + np.diag(1 - others.sum(1)))
 
 
 def with_correct_labels(noise: Noise, judged: Array, labels: Array) -> Noise:

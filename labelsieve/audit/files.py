@@ -244,8 +244,9 @@ def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequen
     if facts["decided"]:
         lines += [f"{facts['decided']:,} labels were decided on by a person and count as correct"]
     lines += _pairs_with_different_labels(findings)
-    lines += ["", "most suspicious samples, with the probability that the label is correct:"]
-    for number, row in enumerate(_sample_rows(findings, findings.order[:PRINTED_SAMPLES].tolist()), 1):
+    order = findings.order if findings.decided is None else findings.order[~findings.decided[findings.order]]
+    lines += ["", "most suspicious samples, with the probability that the label is correct:"] if len(order) else []
+    for number, row in enumerate(_sample_rows(findings, order[:PRINTED_SAMPLES].tolist()), 1):
         lines.append(printable(f"{number:2}.  {format_quality(row['label_quality']):8}  {row['id']}  {row['why']}"))
         if texts is not None:
             text = printable(" ".join(texts[row["index"]].split()))

@@ -25,6 +25,8 @@ WEAK_MODEL = 1 / 3  # error on correct labels, from which a model is too weak to
 NEAR_CHANCE = 0.85  # of the error of always predicting the most common label, likewise
 CONTRADICTION = 2.0  # factor between estimate and suspects from which they contradict each other
 NEGLIGIBLE = 0.05  # unless they differ by less than this share of the samples
+FEWEST_LEFT = 10  # samples of a class after correction, below which the model has probably not learned it
+PRINTED_LOST = 5  # names of lost classes in a sentence
 MANY_ON_HARD_SAMPLES = 0.2  # share of the wrong labels that depend on the sample, from which it is reported
 DECIDED = "You decided on this label."
 
@@ -71,7 +73,9 @@ class Findings:
     def verdict(self) -> str:
         """Return the share of wrong labels, what to do, and what else was found, in a few sentences."""
         besides = verdict_on(self.others, self.labels) if self.others else ""
-        return f"{self.doubt} {self._verdict_on_labels} {besides}".strip()
+        lost = "" if self.doubt else lost_remark(self.classes, self.lost_classes)
+        parts = (self.doubt, self._verdict_on_labels, lost, besides)
+        return " ".join(part for part in parts if part)
 
     @property
     def doubt(self) -> str:
@@ -92,7 +96,7 @@ class Findings:
         if rate.estimate > IMPLAUSIBLE_RATE:
             advice = "Either most labels are wrong or the model is too weak to judge them: check some samples first."
         else:
-            advice = _confusion(self.noise.matrix, self.classes)
+            advice = _confusion(self.noise.matrix, self.classes, np.bincount(self.labels, minlength=len(self.classes)))
         return f"{share} {_suspects(issues, len(self), rate.estimate)} {advice}"
 
     @property
@@ -109,30 +113,56 @@ class Findings:
             "and are scaled to add up to this rate."
         )
 
-    @property
+    @cached_property
     def corrected(self) -> Array:
-        """Return the labels (n) with every issue replaced by the suggestion."""
-        return np.where(self.issues, self.suggested, self.labels)
+        """Return the labels (n) with every issue replaced by the suggestion, except in lost classes."""
+        return np.where(self.issues & ~np.isin(self.labels, self.lost_classes), self.suggested, self.labels)
+
+    @cached_property
+    def lost_classes(self) -> Array:
+        """Return the numbers of the classes that corrections would leave almost empty (`lost_classes`)."""
+        return lost_classes(self.labels, np.where(self.issues, self.suggested, self.labels), len(self.classes))
 
     @property
-    def unreliable_classes(self) -> list[str]:
-        """Return the classes most of whose labels are issues, at twice the overall share.
+    def unreliable_classes(self) -> Array:
+        """Return the numbers of the classes that a network trained from scratch has probably not learned.
 
-        The model probably has not learned these classes.
+        They are lost, or most of their labels are issues, at twice the overall share.
         """
         total = np.bincount(self.labels, minlength=len(self.classes))
         shares = np.bincount(self.labels, self.issues, len(self.classes)) / np.maximum(total, 1)
-        least = max(IMPLAUSIBLE_RATE, 2 * self.issues.mean())
-        return [name for name, share in zip(self.classes, shares, strict=True) if share > least]
+        doubted = np.flatnonzero(shares > max(IMPLAUSIBLE_RATE, 2 * self.issues.mean()))
+        return np.union1d(self.lost_classes, doubted)
 
     @property
     def training_labels(self) -> Array:
         """Return the corrected labels (n), but with the given labels for unreliable classes, or for all if in doubt."""
         if self.doubt:
             return self.labels
-        unreliable = self.unreliable_classes
-        kept = np.isin(self.labels, [place for place, name in enumerate(self.classes) if name in unreliable])
-        return np.where(kept, self.labels, self.corrected)
+        return np.where(np.isin(self.labels, self.unreliable_classes), self.labels, self.corrected)
+
+
+def lost_classes(labels: Array, corrected: Array, num_classes: int) -> Array:
+    """Return the classes that corrections would leave with few samples, and with less than half of those they had.
+
+    A model has probably not learned such a class, so that it calls all its labels wrong. A class in which many labels
+    are wrong keeps more samples than that, unless it is small.
+    """
+    before, after = (np.bincount(each, minlength=num_classes) for each in (labels, corrected))
+    return np.flatnonzero((after < FEWEST_LEFT) & (2 * after < before))
+
+
+def lost_remark(classes: Sequence[str], lost: Array) -> str:
+    """Return a sentence on classes that corrections would leave almost empty; empty without any."""
+    if not len(lost):
+        return ""
+    names = ", ".join(classes[place] for place in lost[:PRINTED_LOST])
+    more = f" and {len(lost) - PRINTED_LOST:,} more" if len(lost) > PRINTED_LOST else ""
+    what = "this class" if len(lost) == 1 else "these classes"
+    return (
+        f"Almost all labels of {names}{more} look wrong: the model has probably not learned {what}, so these labels "
+        "are not corrected. Check them, and add samples."
+    )
 
 
 def doubt_about(
@@ -265,18 +295,23 @@ def _clean_verdict(rate: Interval, issues: int, trusts_labels: bool, given_rate:
             f"At most {percent(rate.high)} of the labels look wrong to this model, but the noise rate was given as "
             f"{percent(given_rate)}. A model does not detect wrong labels that it has memorized: there may be more."
         )
-    check = f" It may be worth checking the {issues:,} most suspicious." if issues else ""
-    return (
-        f"The labels look clean: at most {percent(rate.high)} look wrong, and these may be mistakes of the model. "
-        f"No correction is needed.{check}"
+    clean = f"The labels look clean: at most {percent(rate.high)} are wrong."
+    if not issues:
+        return f"{clean} No correction is needed."
+    few = f"Few labels look wrong: {percent(rate.estimate)}, at most {percent(rate.high)}."
+    which = (
+        "1 label is more likely wrong than right; it may be a mistake of the model."
+        if issues == 1
+        else f"{issues:,} labels are more likely wrong than right; some may be mistakes of the model."
     )
+    return f"{clean if rate.high < CLEAN_BELOW else few} {which}"
 
 
-def _confusion(matrix: Array, classes: Sequence[str]) -> str:
-    """Return the most common confusion of two classes in a sentence."""
+def _confusion(matrix: Array, classes: Sequence[str], sizes: Array) -> str:
+    """Return the most common confusion of two classes in a sentence; `sizes` (K) is the number of samples by label."""
     wrong = matrix.copy()
     np.fill_diagonal(wrong, 0)
-    label, true = divmod(int(wrong.argmax()), len(wrong))
+    label, true = divmod(int((wrong * sizes[:, None]).argmax()), len(wrong))
     share, opposite = wrong[label, true], wrong[true, label]
     if share < COMMON_CONFUSION:
         return "No class stands out as the source of wrong labels."
@@ -284,9 +319,8 @@ def _confusion(matrix: Array, classes: Sequence[str]) -> str:
     if opposite < MUTUAL_CONFUSION * share:
         return f"Most common confusion: about {percent(share)} of the samples labelled {one} seem to be {other}."
     return (
-        f"Most common confusion: {one} and {other} (about {percent(share)} of the samples labelled {one}, "
-        f"{percent(opposite)} of those labelled {other}). These classes look alike, so the direction of the errors is "
-        "uncertain."
+        f"Most common confusion: {one} and {other}, in both directions (about {percent(share)} of the samples labelled "
+        f"{one}, {percent(opposite)} of those labelled {other})."
     )
 
 

@@ -1,11 +1,10 @@
 """Judge labels by the probabilities of any classifier: `label_quality`, `find_label_issues` and `estimate_noise`."""
 
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from labelsieve.audit.estimate import Interval, Noise, reconcile
+from labelsieve.audit.estimate import Interval, Noise, reconcile, with_shares
 from labelsieve.audit.explain import explain
 from labelsieve.audit.guesses import (
     Array,
@@ -109,7 +108,7 @@ def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval |
     if second is not None:
         if second.decided is not None and first.decided is None:
             likely = with_mean_error(label_probability(guesses, label_given), noise.rate.estimate)
-            noise = _noise_left(noise, likely, second)
+            noise = _noise_left(noise, likely, first.labels, second)
         guesses = calibrate(second, label_given)
     quality = with_mean_error(label_probability(guesses, label_given), noise.rate.estimate)
     return Judged(guesses, label_given, _at_least(quality, (1 - weight) * LOWEST), noise, first_rate)
@@ -121,20 +120,31 @@ def _at_least(quality: Array, lowest: float) -> Array:
     return raised
 
 
-def _noise_left(noise: Noise, likely: Array, now: Guesses) -> Noise:
+def _noise_left(noise: Noise, likely: Array, before: Array, now: Guesses) -> Noise:
     """Return the noise that is left after a person decided on some labels, which are then correct.
 
     Args:
         noise: Of the labels before.
         likely: (n) Probability that each label was correct before.
+        before: (n) these labels.
         now: Guesses about the labels after the decisions.
     """
+    undecided = now.undecided
+
+    def left(share: Interval, wrong: float, open_: int, count: int, count_before: int) -> Interval:
+        """Return the share of wrong labels left among `count`, with the same range in samples, of `open_` at most."""
+        middle, most = wrong / max(count, 1), open_ / max(count, 1)
+        low, high = (middle + (end - share.estimate) * count_before / max(count, 1) for end in share[1:])
+        return Interval(middle, max(0.0, low), min(high, most))
+
     assert now.decided is not None
-    estimate = float((1 - likely)[~now.decided].sum() / len(likely))
-    removed = noise.rate.estimate - estimate
-    rate = Interval(estimate, max(0.0, noise.rate.low - removed), noise.rate.high - removed)
-    left = reconcile(noise, rate, np.bincount(now.labels, minlength=now.num_classes))
-    return replace(left, sample_dependent=noise.sample_dependent)
+    doubts = (1 - likely)[~now.decided]
+    classes = now.num_classes
+    wrong = np.bincount(undecided.labels, doubts, classes).tolist()
+    sizes = (np.bincount(each, minlength=classes).tolist() for each in (undecided.labels, now.labels, before))
+    per_class = [left(*each) for each in zip(noise.per_class, wrong, *sizes, strict=True)]
+    rate = left(noise.rate, float(doubts.sum()), len(undecided), len(now), len(before))
+    return with_shares(noise, rate, per_class)
 
 
 def _confidence(labels: Array, pred_probs: Array, margin: bool) -> Array:

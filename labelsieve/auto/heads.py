@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save
 
-from labelsieve.audit.findings import doubt_about, held_out_error
+from labelsieve.audit.findings import doubt_about, held_out_error, lost_classes, lost_remark
 from labelsieve.audit.guesses import Guesses
 from labelsieve.audit.quality import THRESHOLD, judge_labels
 from labelsieve.data import Labelled
@@ -42,11 +42,15 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> 
     before = None if gathered.before is None else gathered.before[gathered.places.train].numpy()
     judgment = judge_features(features, train.labels.numpy(), train.num_classes, decided, experiment.seed, before)
     summary = {**_summary(judgment), "fingerprint": gathered.fingerprint}
-    learned = torch.from_numpy(judgment.targets())
+    learned, given = torch.from_numpy(judgment.targets()), one_hot(train.labels, train.num_classes)
+    lost = lost_classes(train.labels.numpy(), learned.argmax(1).numpy(), train.num_classes)
     if summary["doubt"]:
-        learned = one_hot(train.labels, train.num_classes)  # the labels as they are
+        learned = given
+    elif len(lost):
+        learned = torch.where(torch.isin(train.labels, torch.from_numpy(lost))[:, None], given, learned)
+        summary["reasons"].append(lost_remark(train.classes, lost))
     learned = learned.to(experiment.device)
-    summary["delivered_strength"] = choose_strength(features, learned.argmax(1), train.num_classes)[1]
+    summary["delivered_strength"] = choose_strength(features, learned.argmax(1), train.num_classes, experiment.seed)[1]
     targets = np.full((len(gathered.whole), train.num_classes), 1 / train.num_classes, np.float32)
     targets[gathered.places.train.numpy()] = learned.cpu().numpy()
     folder.mkdir(parents=True, exist_ok=True)

@@ -326,7 +326,7 @@ def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: R
         torch.set_num_threads(experiment.threads)
         known = write_judgment(gathered, folder, experiment)
     for reason in known["reasons"]:
-        print(reason, flush=True)
+        print(printable(reason), flush=True)
     reasons = (*found.reasons, *known["reasons"])
     return replace(found, strength=known["delivered_strength"], rate=known["noise_rate"], reasons=reasons)
 
@@ -403,10 +403,11 @@ def _correct_labels(path: Path, file: Path) -> None:
         print(f"{next(iter(damaged))} is damaged; the labels are corrected again", file=sys.stderr)
     if damaged or not file.exists():
         findings = findings_of_run(path, samples, read_run(judged_folder(path)).classes)
-        if findings.unreliable_classes:
-            names = printable(", ".join(findings.unreliable_classes))
+        if len(findings.unreliable_classes):
+            names = printable(", ".join(findings.classes[place] for place in findings.unreliable_classes))
             print(
-                f"warning: most labels of {names} look wrong; the model may not know the class, so they are not changed"
+                f"warning: most labels of {names} look wrong; the model may not have learned the class, so they are "
+                "not changed"
             )
         content = io.BytesIO()
         np.save(content, findings.training_labels)

@@ -203,7 +203,7 @@ def _confusion_sentence(audit: AuditResults, given: int, true: int) -> Markup:
         )
     return Markup(
         "The labels {0} and {1} are confused with each other: about {2:,} of the {3:,} samples labelled {0} and {4:,} "
-        "of the {5:,} labelled {1}. The direction of the errors is uncertain."
+        "of the {5:,} labelled {1}."
     ).format(label, other, round(share * samples), samples, round(back * others), others)
 
 

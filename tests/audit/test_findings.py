@@ -41,7 +41,10 @@ def test_verdicts():
         labels, probs, _ = true_class_predictions(lambda k: pair(k, rate), sure=4.0)
         return findings_from_guesses(guesses_from_probs(labels, probs), NAMES, **known).verdict
 
-    assert "look clean" in said(0.0) and "No correction is needed" in said(0.0)
+    clean = (
+        "The labels look clean: at most 0.2% are wrong. 1 label is more likely wrong than right; it may be a mistake"
+    )
+    assert said(0.0).startswith(clean)
     doubtful = said(0.0, given_rate=0.11)
     assert "the noise rate was given as 11%" in doubtful and "No correction" not in doubtful
     assert said(0.0, given_rate=0.001) == said(0.0) and said(0.3, given_rate=0.4) == said(0.3)
@@ -58,20 +61,34 @@ def test_verdict_does_not_contradict_the_number_of_issues():
     assert " 1 label is more likely wrong than right." in verdict(noise, 1, 1000, "abc")
 
 
-@pytest.mark.parametrize(("rate", "clean"), [((0.04, 0.01, 0.08), True), ((0.04, 0.03, 0.08), False)])
-def test_few_wrong_labels_are_called_clean(rate, clean):
-    said = verdict(Noise(Interval(*rate), [], np.eye(4)), 3, 1200, list("abcd"))
-    assert said.startswith("The labels look clean") is clean
+@pytest.mark.parametrize(("rate", "few"), [((0.04, 0.01, 0.08), True), ((0.04, 0.03, 0.08), False)])
+def test_few_wrong_labels(rate, few):
+    noise = Noise(Interval(*rate), [], np.eye(4))
+    said = verdict(noise, 3, 1200, list("abcd"))
+    assert said.startswith("Few labels look wrong: 4.0%, at most 8.0%. 3 labels are more likely") is few
+    assert "No correction" not in said  # suspects should be looked at
+    clean = "The labels look clean: at most 8.0% are wrong. No correction is needed."
+    assert (verdict(noise, 0, 1200, list("abcd")) == clean) is few
+
+
+def test_most_common_confusion_is_that_of_most_samples():
+    matrix = np.array([[0.9, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 0.6, 0.4]])
+    labels = np.repeat([0, 1, 2], [60, 39, 1])  # six samples of a, but not one of c
+    noise = Noise(Interval(0.06, 0.04, 0.1), [], matrix)
+    found = Findings(list("abc"), [], labels, labels, labels, np.arange(100) < 6, [], noise)
+    assert found.verdict.endswith("confusion: about 10% of the samples labelled a seem to be b.")
 
 
 def test_direction_of_a_confusion_needs_a_rare_opposite():
     matrix = np.array([[0.9, 0.1, 0.0], [0.02, 0.98, 0.0], [0.0, 0.0, 1.0]])
     rate = Interval(0.05, 0.04, 0.06)
-    assert "about 10% of the samples labelled a seem to be b" in verdict(Noise(rate, [], matrix), 3, 100, list("abc"))
+    labels = np.arange(99) % 3
+    found = Findings(list("abc"), [], labels, labels, labels, np.arange(99) < 3, [], Noise(rate, [], matrix))
+    assert "about 10% of the samples labelled a seem to be b" in found.verdict
     matrix[1] = [0.05, 0.95, 0.0]
-    said = verdict(Noise(rate, [], matrix), 3, 100, list("abc"))
-    assert "confusion: a and b (about 10% of the samples labelled a, 5.0% of those labelled b). These classes" in said
-    assert said.endswith("so the direction of the errors is uncertain.")
+    found = replace(found, noise=Noise(rate, [], matrix))
+    said = "confusion: a and b, in both directions (about 10% of the samples labelled a, 5.0% of those labelled b)."
+    assert found.verdict.endswith(said)
 
 
 def test_random_classifier_is_called_weak():
@@ -93,18 +110,36 @@ def test_range_of_the_rate_includes_the_issues():
 
 @pytest.mark.parametrize(
     ("doubted", "unreliable"),
-    [((8, 1, 1), ["a"]), ((5, 0, 0), []), ((6, 0, 0), ["a"]), ((6, 5, 5), []), ((0, 0, 0), []), ((10, 10, 1), [])],
+    [((40, 5, 5), [0]), ((25, 0, 0), []), ((30, 0, 0), [0]), ((30, 25, 25), []), ((0, 0, 0), []), ((44, 44, 5), [])],
 )
 def test_unreliable_class_is_not_corrected(doubted, unreliable):
-    """Each class has ten samples; it is unreliable if over half of them, and twice the overall share, are issues."""
-    labels = np.repeat(np.arange(3), 10)
-    issues = np.concatenate([np.arange(10) < count for count in doubted])
-    findings = findings_from_guesses(guesses_from_probs(labels, np.full((30, 3), 1 / 3)), "abc")
+    """Each class has 50 samples; it is unreliable if over half of them, and twice the overall share, are issues."""
+    labels = np.repeat(np.arange(3), 50)
+    issues = np.concatenate([np.arange(50) < count for count in doubted])
+    findings = findings_from_guesses(guesses_from_probs(labels, np.full((150, 3), 1 / 3)), "abc")
     noise = replace(findings.noise, rate=Interval(issues.mean(), 0.0, 1.0))
     findings = replace(findings, suggested=(labels + 1) % 3, issues=issues, noise=noise)
-    assert findings.unreliable_classes == unreliable
-    changed = issues & ~np.isin(labels, ["abc".index(name) for name in unreliable])
+    assert findings.unreliable_classes.tolist() == unreliable and not len(findings.lost_classes)
+    changed = issues & ~np.isin(labels, unreliable)
     assert findings.training_labels.tolist() == np.where(changed, (labels + 1) % 3, labels).tolist()
+
+
+@pytest.mark.parametrize(
+    ("size", "doubted", "lost"),
+    [(12, 12, True), (12, 7, True), (12, 6, False), (1, 1, True), (30, 20, False), (30, 21, True)],
+)
+def test_class_that_corrections_would_empty_is_not_corrected(size, doubted, lost):
+    """It would keep less than half of its samples, and fewer than ten."""
+    labels = np.repeat([0, 1, 2], [100, size, 100])
+    found = findings_from_guesses(guesses_from_probs(labels, np.full((len(labels), 3), 1 / 3)), ["a", "b", "c"])
+    issues = (labels == 1) & (np.cumsum(labels == 1) <= doubted)
+    issues[:2] = True
+    noise = replace(found.noise, rate=Interval(issues.mean(), 0.0, 1.0))
+    found = replace(found, suggested=np.full(len(labels), 2), issues=issues, noise=noise)
+    assert found.lost_classes.tolist() == ([1] if lost else [])
+    assert found.corrected.tolist() == np.where(issues & ~(lost & (labels == 1)), 2, labels).tolist()
+    said = "Almost all labels of b look wrong: the model has probably not learned this class, so these labels are not"
+    assert (said in found.verdict) is lost
 
 
 def test_findings_suggest_the_true_class_and_quote_the_model():

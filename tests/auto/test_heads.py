@@ -211,6 +211,27 @@ def test_texts_are_trained_audited_and_predicted(tmp_path):
     assert "greeting" in (tmp_path / "p.csv").read_text()
 
 
+def test_a_class_that_the_heads_cannot_learn_keeps_its_labels(tmp_path, capsys):
+    """Three samples of class 2 look like those of class 0: no head tells them apart."""
+    random = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], [90, 90, 3])
+    features = random.normal(size=(183, 10)).astype(np.float32)
+    features[:, 0] += np.where(labels == 1, 8, 0)
+    np.savez(tmp_path / "few.npz", images=np.zeros((183, 2, 2, 3), np.uint8), labels=labels)
+    np.save(tmp_path / "features.npy", features)
+    out = tmp_path / "run"
+    command = ["train", str(tmp_path / "few.npz"), "--features", str(tmp_path / "features.npy"), "--threads", "1"]
+    assert execute([*command, "--out", str(out)]) == 0
+    said = "Almost all labels of 2 look wrong: the model has probably not learned this class"
+    assert capsys.readouterr().out.count(said) == 2  # after the stage, and in the verdict
+    targets = np.load(out / "heads" / "targets.npy")
+    assert (targets[labels == 2] == [0, 0, 1]).all() and (targets[labels == 0].argmax(1) == 0).all()
+    assert execute(["audit", str(out), "--export", "corrected"]) == 0
+    corrected = list(csv.DictReader((out / "audit" / "corrected.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["label"] for row in corrected[-3:]] == ["2"] * 3
+    assert [row["is_label_issue"] for row in labels_of(out / "audit") if row["given_label"] == "2"] == ["true"] * 3
+
+
 def test_weak_features_are_said_first_and_correct_nothing(tmp_path, capsys):
     random = np.random.default_rng(0)
     labels = np.arange(400) % 4

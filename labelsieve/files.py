@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from labelsieve.errors import InputError, ResourceError
 
@@ -53,18 +54,26 @@ def refuse_others(path: Path, *first_lines: str) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a temporary file, flush it to disk and rename it: neither readers nor crashes see a partial file."""
+    """Replace a file: neither readers nor crashes see a partial one."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file to write; at the end, flush it to disk and rename it to the path."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise disk_error(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -115,7 +115,7 @@ def _corrupt_exactly(labels: Tensor, matrix: Tensor, rng: torch.Generator) -> Te
 
 def _apportioned(shares: list[float], total: int) -> list[int]:
     """Return integers closest to shares * total that sum to total (largest remainder method, ties to lower index)."""
-    exact = [round(share * total, 9) for share in shares]
+    exact = [round(share * total / math.fsum(shares), 9) for share in shares]  # shares may sum only nearly to 1
     counts = [math.floor(number) for number in exact]
     by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
     for i in by_remainder[: total - sum(counts)]:

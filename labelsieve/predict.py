@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from labelsieve.data import DATASETS, Labelled, ReadOptions, Trainable, load_data
-from labelsieve.data.arrays import image_tensor, load_npy, load_npz, npz_keys
+from labelsieve.data.arrays import finite_rows, image_tensor, load_npy, load_npz, npz_keys
 from labelsieve.data.classes import Array
 from labelsieve.data.folder import IMAGE_SUFFIXES, labelled_files, read_unlabelled_images
 from labelsieve.data.images import Frame, Unusable, describe_unusable
@@ -109,7 +109,7 @@ class Predictor:
         network: returns logits (B, K).
         shape: the shape of one sample: (channels, height, width) or (columns,).
         classes: the names of the K classes.
-        normalise: how images are normalised: "image" or "imagenet".
+        normalise: how images are normalised: "image", "imagenet" or "lite".
         columns: the names of the columns of a table, in the order of training.
         backbone: computes the features that the network is applied to, of images or texts.
         model: the name of the network.
@@ -142,26 +142,37 @@ class Predictor:
         self.model = model
         self.batch = prediction_batch_size(self.shape)
 
-    def predict(self, images: Array | Tensor | Sequence[str]) -> Array:
+    def predict(self, images: Array | Tensor | Sequence[str | Path]) -> Array:
         """Return the number of the most likely class of each sample, (n)."""
         numbers: Array = self.predict_proba(images).argmax(1)
         return numbers
 
     @torch.no_grad()
-    def predict_proba(self, images: Array | Tensor | Sequence[str], source: str = "images") -> Array:
+    def predict_proba(self, images: Array | Tensor | Sequence[str | Path], source: str = "images") -> Array:
         """Return the class probabilities (n, K).
 
         Args:
-            images: uint8 images (n, height, width[, channels]), table rows (n, columns), or texts (n).
+            images: uint8 images (n, height, width[, channels]), paths of images (n), table rows (n, columns), or
+                texts (n).
             source: the name of the data in error messages.
         """
+        if isinstance(images, (str, Path)):
+            raise InputError(f"{source}: pass a list, also for one text or one path: [{str(images)[:20]!r}]")
+        strings = _are_strings(images)
+        if self.backbone is not None and self.backbone.kind == "texts":
+            if not strings:
+                raise InputError(f"{source}: the model was trained on texts; pass a list of strings")
+            return self._predict_features(self.backbone(list(map(str, images))))
+        if strings and (self.backbone is not None or len(self.shape) == 3):
+            return self._predict_files(list(map(str, images)))
+        values = _one_array(images, source)
         if self.backbone is not None:
-            texts = self.backbone.kind == "texts"
-            samples = list(map(str, images)) if texts else image_tensor(np.asarray(images), source)
-            return self._predict_tensor(self.backbone(samples).half().float())  # as stored features are rounded
+            if values.ndim == 3 and values.shape[2] in (3, 4):
+                raise InputError(f"{source}: the shape {values.shape} is that of one image; pass images[None]")
+            return self._predict_features(self.backbone(image_tensor(values, source)))
         if len(self.shape) == 1:
-            return self._predict_tensor(self._check_rows(np.asarray(images), source))
-        tensor = image_tensor(np.asarray(images), source)
+            return self._predict_tensor(self._check_rows(values, source))
+        tensor = image_tensor(values, source)
         self._check_shape(tuple(tensor.shape[1:]), "; pass a single image as images[None]")
         return self._predict_tensor(tensor)
 
@@ -180,6 +191,12 @@ class Predictor:
             first += count
         probs: Array = torch.cat(parts).numpy()
         return probs
+
+    def _predict_files(self, paths: Sequence[str]) -> Array:
+        found, bad = _decoded(self, labelled_files(Path(), paths, [0] * len(paths), self.classes))
+        if bad:
+            raise InputError(f"cannot read {bad[0].name}: {bad[0].reason}")
+        return self.predict_set(replace(found, normalise=self.normalise))
 
     def _reorder_columns(self, samples: Trainable) -> Trainable:
         """Return a table with its columns in the order of training."""
@@ -209,13 +226,28 @@ class Predictor:
                 f"the model was trained on rows of {self.shape[0]} numbers, "
                 f"got {values.dtype} {values.shape} in {source}"
             )
-        return torch.from_numpy(values.astype(np.float32))
+        return finite_rows(values, source)
+
+    def _predict_features(self, features: Tensor) -> Array:
+        return self._predict_tensor(features.half().float())  # as stored features are rounded
 
     def _predict_tensor(self, tensor: Tensor) -> Array:
         device = next(self.network.parameters()).device
         inputs = (normalise_inputs(batch.to(device), self.normalise) for batch in tensor.split(self.batch))
         probs: Array = torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
         return probs
+
+
+def _are_strings(images: Any) -> bool:
+    numbers = isinstance(images, Tensor) or (isinstance(images, np.ndarray) and images.dtype.kind not in "UO")
+    return not numbers and len(images) > 0 and all(isinstance(each, (str, Path)) for each in images)
+
+
+def _one_array(images: Any, source: str) -> Array:
+    try:
+        return np.asarray(images)
+    except ValueError as error:
+        raise InputError(f"{source}: all images or rows must have the same shape; pass paths instead") from error
 
 
 def _describe_samples(shape: Sequence[int]) -> str:

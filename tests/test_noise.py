@@ -106,3 +106,9 @@ def test_custom_matrix_is_used_unchanged():
 def test_invalid_noise_is_an_error(make, reason):
     with pytest.raises(InputError, match=reason):
         make()
+
+
+def test_exact_noise_of_a_matrix_whose_rows_sum_only_nearly_to_one():
+    matrix = torch.tensor([[0.5000004, 0.5], [0.0, 1.0]], dtype=torch.float64)
+    noisy = corrupt(torch.zeros(5_000_000, dtype=torch.int64), matrix, 0, exact=True)
+    assert noisy.bincount().tolist() == [2_500_001, 2_499_999]  # 0.5000004 / 1.0000004 of five millions

@@ -75,7 +75,8 @@ def write_audit(
             refuse_others(out / name)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / SUMS).unlink(missing_ok=True)
+        for mark in (SUMS, "summary.json"):  # without them, the files of an interrupted audit do not count
+            (out / mark).unlink(missing_ok=True)
         for old in (out / "thumbs").glob("[0-9]*.webp"):
             old.unlink()
         shown = gallery_kinds(findings)

@@ -1,14 +1,14 @@
 """labelsieve predict: classify samples with the model of a run, and write a table."""
 
 import csv
+import io
 import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 
 from labelsieve.commands import options as shared
-from labelsieve.errors import InputError
-from labelsieve.files import refuse_others
+from labelsieve.files import refuse_others, write_atomically
 
 COLUMNS = ("id", "predicted_label", "confidence")
 
@@ -38,15 +38,29 @@ def run(options: Namespace) -> None:
     columns = (options.label_column, options.image_column, options.text_column)
     probs, given, names = predict_data(predictor, options.data, *columns)
     rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
-    try:
-        with ExitStack() as stack:
-            text = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
-            file = stack.enter_context(out.open("w", **text)) if out else sys.stdout
-            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}") from error
-    if out:
-        wrong = sum(row[1] != label for row, label in zip(rows, given or (), strict=given is not None))
-        differ = f", {100 * wrong / len(rows):.2f}% of them differently from their label" if given is not None else ""
-        count = "1 sample" if len(rows) == 1 else f"{len(rows):,} samples"
-        print(f"{count} classified{differ}: {out}")
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([COLUMNS, *rows])
+    if not out:
+        sys.stdout.write(table.getvalue())
+        return
+    write_atomically(out, table.getvalue().encode("utf-8", "surrogateescape"))
+    count = "1 sample" if len(rows) == 1 else f"{len(rows):,} samples"
+    predicted = [row[1] for row in rows]
+    print(f"{count} classified{_difference(predicted, given, predictor.classes)}: {out}")
+
+
+def _difference(predicted: Sequence[str], given: Sequence[str] | None, classes: Sequence[str]) -> str:
+    """Return how many predictions differ from the labels that the model knows; empty without labels."""
+    if given is None:
+        return ""
+    from labelsieve.data.classes import join_names
+
+    known = [(guess, label) for guess, label in zip(predicted, given, strict=True) if label in classes]
+    said = ""
+    if unknown := len(given) - len(known):
+        names = join_names(sorted(set(given).difference(classes)))
+        said = f", {unknown:,} of them with labels that the model does not know ({names})"
+    if known:
+        share = 100 * sum(guess != label for guess, label in known) / len(known)
+        said += f", {share:.2f}% of {'the others' if unknown else 'them'} differently from their label"
+    return said

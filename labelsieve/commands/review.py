@@ -54,7 +54,7 @@ def run(options: Namespace) -> None:
     from labelsieve.review.session import serve_review
 
     for folder in options.runs:
-        if (folder / "done").exists() and not (folder / "audit" / "gallery.jsonl").exists():
+        if (folder / "done").exists() and not (folder / "audit" / "summary.json").exists():
             from labelsieve.auto.audit import audit_run
 
             audit_run(folder)

@@ -1,6 +1,7 @@
 """Read and write label files, which replace the labels of a training set: .npy or .csv."""
 
 import csv
+import io
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from labelsieve.data.arrays import label_tensor, load_npy
 from labelsieve.data.classes import Array, join_names
 from labelsieve.data.table import read_dict_rows
 from labelsieve.errors import InputError
-from labelsieve.files import disk_error, refuse_others
+from labelsieve.files import refuse_others, replacing
 from labelsieve.text import escape_cell, parse_integer, unescape_cell
 
 DECIDED = {  # true and false as spreadsheets write them
@@ -67,18 +68,17 @@ def read_label_file(path: Path, classes: Sequence[str], count: int, names: Seque
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """Write a label file: .npy with class indices, otherwise .csv with class names."""
     refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
-    try:
+    with replacing(path) as file:
         if path.suffix == ".npy":
-            np.save(path, labels.numpy())
+            np.save(file, labels.numpy())
             return
-        with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            writer = csv.writer(file)
-            writer.writerow(["index", "label"] if names is None else ["index", "name", "label"])
-            for index, label in enumerate(labels.tolist()):
-                name = [] if names is None else [escape_cell(names[index])]
-                writer.writerow([index, *name, escape_cell(classes[label])])
-    except OSError as error:
-        raise disk_error(path, error) from error
+        text = io.TextIOWrapper(file, newline="", encoding="utf-8", errors="surrogateescape", write_through=True)
+        writer = csv.writer(text)
+        writer.writerow(["index", "label"] if names is None else ["index", "name", "label"])
+        for index, label in enumerate(labels.tolist()):
+            name = [] if names is None else [escape_cell(names[index])]
+            writer.writerow([index, *name, escape_cell(classes[label])])
+        text.detach()
 
 
 def _read_rows(path: Path) -> list[_LabelRow]:

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import math
 import os
 import re
 from array import array
@@ -39,7 +40,7 @@ MAX_LENGTH = 16 * 2**20  # characters of a line or a cell
 SEPARATORS = ",;\t|"
 DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+([eE][-+]?[0-9]+)?")
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-DictRow = dict[str, str | None]  # column -> cell; None if the row is too short
+DictRow = dict[str, str]  # column -> cell
 
 
 class _TableCells(NamedTuple):
@@ -116,7 +117,7 @@ def read_unlabelled_table(
             fix = "pass the image column with --image-column" if columns is None else "the model was trained on it"
             raise InputError(f"{path} has no column {column!r}; {fix}")
     if columns is None:
-        paths = [row[wanted[0]] or "" for _, row in rows]
+        paths = [row[wanted[0]].strip() for _, row in rows]
         return Pictures(paths, FileReader(path.parent, paths), labels, classes)
     names = [f"{path.name}:{line}" for line, _ in rows]
     values = torch.tensor([_parse_numbers(row, columns, name) for (_, row), name in zip(rows, names, strict=True)])
@@ -129,7 +130,7 @@ def read_unlabelled_texts(path: Path, classes: tuple[str, ...], text: str | None
     column = usual_column(header, TEXT_NAMES) if text is None else text
     if column is None or column not in header:
         raise InputError(f"{path} has no column {column or 'text'!r}; pass the text column with --text-column")
-    texts = [row[column] or "" for _, row in rows]
+    texts = [row[column] for _, row in rows]
     names = [f"{path.name}:{line}" for line, _ in rows]
     faults = text_faults(texts)
     found = Texts(names, texts, torch.zeros(len(texts), dtype=torch.int64), classes)
@@ -146,12 +147,12 @@ def read_records(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def read_dict_rows(path: Path) -> tuple[list[str], list[tuple[int, DictRow]]]:
-    """Return the column names of a CSV or TSV file, and its rows with the line that each ends on."""
+    """Return the column names of a CSV or TSV file, and its rows with the line that each starts on."""
     with _text_file(path) as file:
-        separator = detect_separator(file.readline())
-        file.seek(0)
-        rows = csv.DictReader(file, delimiter=separator)
-        return list(rows.fieldnames or ()), [(rows.line_num, row) for row in rows]
+        records = _records(path, file)
+        columns = _header(path, records)
+        rows = ((line, _checked(record, columns, path, line)) for line, record in records)
+        return columns, [(line, dict(zip(columns, record, strict=True))) for line, record in rows]
 
 
 def detect_separator(header: str) -> str:
@@ -322,11 +323,7 @@ def _collect_cells(
     numbers = [(position[name], name) for name in roles.numbers]
     same: dict[str, str] = {}  # one object per distinct text
     for line, record in records:
-        if len(record) != len(columns):
-            raise InputError(
-                f"{path}:{line} has {len(record)} cells, but the header has {len(columns)}; "
-                "correct the row, and quote cells that contain the separator"
-            )
+        _checked(record, columns, path, line)
         if image is not None:
             cells.strings.append(record[image].strip())
         elif text is not None:
@@ -337,6 +334,17 @@ def _collect_cells(
         for collected, column in ((cells.labels, label), (cells.splits, split), (cells.clean, clean)):
             if collected is not None and column is not None:
                 collected.append(same.setdefault(record[column], record[column]))
+
+
+def _checked(record: list[str], columns: Sequence[str], path: Path, line: int) -> list[str]:
+    """Return a record with as many cells as the header; refuse any other."""
+    if len(record) != len(columns):
+        raise InputError(
+            f"{path}:{line} has {len(record)} {'cell' if len(record) == 1 else 'cells'}, but the header has "
+            f"{len(columns)}; "
+            "correct the row, and quote cells that contain the separator"
+        )
+    return record
 
 
 def _add_numbers(record: list[str], numbers: list[tuple[int, str]], cells: _TableCells) -> None:
@@ -364,13 +372,15 @@ def _is_number(cell: str) -> bool:
 def _parse_numbers(row: DictRow, columns: Sequence[str], name: str) -> list[float]:
     numbers = []
     for column in columns:
-        cell = row[column] or ""
+        cell, value = row[column], math.nan
         try:
-            numbers.append(parse_number(cell))
+            value = parse_number(cell)
+            fault = "is not finite; correct it, or remove the row"
         except ValueError:
-            raise InputError(
-                f"{name}: column {quote(column)} contains {quote(cell)}, which {_not_a_number(cell)}"
-            ) from None
+            fault = _not_a_number(cell)
+        if not math.isfinite(value):
+            raise InputError(f"{name}: column {quote(column)} contains {quote(cell)}, which {fault}")
+        numbers.append(value)
     return numbers
 
 

@@ -123,9 +123,9 @@ class Store:
     def flush(self) -> None:
         """Write the added rows to disk."""
         self._flushed = self.clock()
-        if not self._pending:
-            return
         with self._changing:
+            if not self._pending:
+                return
             _write_chunk(self.folder, np.array(list(self._pending), KEY), [np.stack(list(self._pending.values()))])
             self._pending.clear()
         self._flushes += 1

@@ -20,13 +20,13 @@ def check_loss(loss_fn: object) -> None:
 
 
 def kept_share(method: Method) -> dict[str, float]:
-    """Return the share of samples that are learnt from in this epoch, to be logged; nothing if the method keeps all.
+    """Return the share of samples that the method is set to keep in this epoch, to be logged; nothing if it keeps all.
 
     If it is not known in advance, it is that of the last batch, as in `loss_fn.last.kept_share`.
     """
     if not method.selections:
         return {}
-    if method.relabel is None and len(method.weigh) == 1:
+    if method.relabel is None and len(method.weigh) == 1 and method.selections[0].num_kept_is_fixed:
         share = float(method.selections[0].kept_share)
     else:  # relabelled samples are kept, too
         share = float(Last(method.monitor.last_decision).kept_share.min())

@@ -149,6 +149,28 @@ def test_columns_of_other_issues_are_those_of_datalab():
     assert f"near-duplicates with different labels:\n{one}.png ({given[0]})  {other}.png ({given[1]})\n" in printed
 
 
+def test_an_interrupted_second_audit_does_not_count(tmp_path, monkeypatch):
+    findings = hostile_findings()
+    write_audit(findings, tmp_path, {})
+    monkeypatch.setattr("labelsieve.audit.files.gallery_jsonl", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_audit(findings, tmp_path, {})
+    assert not (tmp_path / "summary.json").exists() and not (tmp_path / "sha256sums").exists()
+    monkeypatch.undo()
+    write_audit(findings, tmp_path, {})  # its own files are no obstacle
+    assert (tmp_path / "summary.json").exists()
+
+
+def test_terminal_lists_no_decided_samples():
+    labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.3), count=40, classes=4)
+    decided = np.arange(40) >= 3
+    found = findings_from_guesses(with_decided(guesses_from_probs(labels, probs), decided), list("abcd"))
+    shown = terminal_summary(found, summary(found, None, {}))
+    assert shown.count("\n 3.") == 1 and "\n 4." not in shown and "You decided" not in shown
+    found = findings_from_guesses(with_decided(guesses_from_probs(labels, probs), decided | True), list("abcd"))
+    assert "most suspicious" not in terminal_summary(found, summary(found, None, {}))
+
+
 def test_five_pairs_with_different_labels_are_printed():
     labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.2), count=200)
     different = [(k, k + 1) for k in range(0, 200, 2) if labels[k] != labels[k + 1]][:7]

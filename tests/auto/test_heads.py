@@ -89,6 +89,10 @@ def test_predictions_of_command_and_python_agree(run, photos, tmp_path):
     predictor = labelsieve.load(run)
     first = np.asarray(Image.open(photos / "test" / "blue" / "blue0.jpg"))[None]
     assert predictor.classes[predictor.predict(first)[0]] == "blue"
+    by_path = predictor.predict_proba([photos / "test" / "blue" / "blue0.jpg"])  # decoded by the rule of the command
+    np.testing.assert_allclose(by_path, predictor.predict_proba(first), atol=0.01)
+    with pytest.raises(ValueError, match=r"the shape \(70, 80, 3\) is that of one image; pass images\[None\]"):
+        predictor.predict(first[0])
     assert execute(["predict", str(run), str(photos / "test" / "red" / "red1.jpg")]) == 0
 
 

@@ -128,5 +128,41 @@ def test_columns_are_matched_by_name(tmp_path, capsys):
         assert execute(["predict", run, write(name, columns), "--out", str(out)]) == 0
         tables.append([row["predicted_label"] for row in read_table(out)])
     assert tables[0] == tables[1] == tables[2] and len(set(tables[0])) == 2
+    for text, said in (
+        ("a, b\n1,2\n", ""),
+        ("a,b\n1,2,3\n", "new.csv:2 has 3 cells, but the header has 2"),
+        ("a,b\n1,2\n1,nan\n", "new.csv:3: column 'b' contains 'nan', which is not finite; correct it"),
+        ("a,b\ninf,2\n", "new.csv:2: column 'a' contains 'inf', which is not finite"),
+    ):
+        (tmp_path / "new.csv").write_text(text)
+        assert execute(["predict", run, str(tmp_path / "new.csv")]) == (2 if said else 0)
+        assert said in capsys.readouterr().err
+    with pytest.raises(ValueError, match="row 1, column 0 contains nan, which is not finite"):
+        labelsieve.load(run).predict(np.array([[0.0, 0.0], [np.nan, 0.0]]))
     assert execute(["predict", run, write("d.csv", ["a", "label"]), "--out", str(out)]) == 2
     assert "no column 'b'" in capsys.readouterr().err
+
+
+def test_labels_that_the_model_does_not_know_are_not_errors(folder, fruit_run, tmp_path, capsys):
+    (folder / "test" / "pear").rename(folder / "test" / "quince")
+    table = tmp_path / "predictions.csv"
+    assert execute(["predict", str(fruit_run), str(folder / "test"), "--out", str(table)]) == 0
+    wrong = sum(row["predicted_label"] not in row["id"] for row in read_table(table) if "quince" not in row["id"])
+    said = "5 of them with labels that the model does not know (quince), "
+    assert f"15 samples classified, {said}{10 * wrong:.2f}% of the others differently" in capsys.readouterr().out
+
+
+def test_paths_are_classified_as_by_the_command(folder, fruit_run, tmp_path):
+    paths = sorted((folder / "test").glob("*/*.png"))
+    model = labelsieve.load(fruit_run)
+    probs = model.predict_proba(paths)
+    assert (probs == model.predict_proba([str(path) for path in paths])).all()
+    assert execute(["predict", str(fruit_run), str(folder / "test"), "--out", str(tmp_path / "p.csv")]) == 0
+    shown = [(row["predicted_label"], row["confidence"]) for row in read_table(tmp_path / "p.csv")]
+    assert shown == [(model.classes[row.argmax()], f"{row.max():.4f}") for row in probs]
+    with pytest.raises(ValueError, match="pass a list, also for one text or one path"):
+        model.predict(paths[0])
+    with pytest.raises(ValueError, match=r"cannot read .*none\.png"):
+        model.predict([folder / "none.png"])
+    with pytest.raises(ValueError, match="must have the same shape; pass paths instead"):
+        model.predict([np.zeros((8, 8), np.uint8), np.zeros((9, 9), np.uint8)])

@@ -22,9 +22,10 @@ def test_label_files_are_read_back_as_written(tmp_path):
         ("index,label\n0,a\n1,b\n", "has 2 labels but the data has 3"),
         ("index,label\n0,a\n1,b\n2,dog\n", r"labels\.csv:4: 'dog' is not a class; classes: a, b"),
         ("index,label\n0,a\n1,b\n2,7\n", "label 7 at position 2 .* out of range"),
-        ("index,label\n0,a\n1\n2,b\n", r"labels\.csv:3: None is not a class"),
+        ("index,label\n0,a\n1\n2,b\n", r"labels\.csv:3 has 1 cell, but the header has 2; correct"),
+        ("index,label\n0,a\n1,b,c\n2,b\n", r"labels\.csv:3 has 3 cells, but the header has 2; correct"),
         ("name\na\nb\na\n", "no column 'label'"),
-        ("", "no column 'label'"),
+        ("", r"labels\.csv is empty"),
     ],
 )
 def test_error_names_the_line_of_a_label_file(tmp_path, text, reason):
@@ -100,3 +101,20 @@ def test_samples_with_equal_names_are_identified_by_index(tmp_path):
     assert read_label_file(tmp_path / "labels.csv", ("a", "b"), 3, names).labels.tolist() == [0, 1, 1]
     (tmp_path / "short.csv").write_text("name,label\nx.png,b\ny.png,a\n")
     assert read_label_file(tmp_path / "short.csv", ("a", "b"), 3, names).labels.tolist() == [1, 0, 1]
+
+
+def test_header_is_read_as_in_tables(tmp_path):
+    """Blank lines before it and spaces around its names do not count."""
+    (tmp_path / "labels.csv").write_text("\nindex, label\n1,a\n0,b\n\n2,a\n")
+    assert read_label_file(tmp_path / "labels.csv", ["a", "b"], 3).labels.tolist() == [1, 0, 0]
+
+
+def test_interrupted_writing_leaves_no_partial_file(tmp_path, monkeypatch):
+    path = tmp_path / "labels.csv"
+    write_labels(path, torch.tensor([0, 1]), ["a", "b"])
+    before = path.read_bytes()
+    monkeypatch.setattr("os.fsync", lambda handle: 1 / 0)
+    for name in ("labels.csv", "labels.npy"):
+        with pytest.raises(ZeroDivisionError):
+            write_labels(tmp_path / name, torch.tensor([1, 1]), ["a", "b"])
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

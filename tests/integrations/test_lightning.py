@@ -363,6 +363,12 @@ def test_kept_share_counts_relabelled_samples():
     assert share == module.method.last.kept_share and share > 0.6
 
 
+def test_kept_share_of_a_varying_number_of_samples_is_that_of_the_last_batch():
+    module, trainer = trained("co-teaching+", options={"init_epoch": 0}, warmup=0)
+    share = trainer.callback_metrics["labelsieve/kept_share"]
+    assert share == float(module.method.last.kept_share.min()) < 0.6
+
+
 def test_kept_share_is_logged():
     assert trained()[1].callback_metrics["labelsieve/kept_share"] == pytest.approx(0.6)
     assert "labelsieve/kept_share" not in trained("default")[1].callback_metrics

@@ -33,18 +33,21 @@ from labelsieve.text import duration, percent
 SUMMARY = "summary.json"
 
 
-def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> dict[str, Any]:
-    """Judge the labels of the training set by its features, write the files into the folder, and return the summary."""
+def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment, final: bool) -> dict[str, Any]:
+    """Judge the labels of the training set by its features, write the files into the folder, and return the summary.
+
+    The targets are the probabilities of the true classes, or the given labels without `final`.
+    """
     train = gathered.train
     assert isinstance(train, Labelled)
     decided = None if gathered.decided is None else gathered.decided[gathered.places.train].numpy()
     features = train.images.to(experiment.device)
     before = None if gathered.before is None else gathered.before[gathered.places.train].numpy()
     judgment = judge_features(features, train.labels.numpy(), train.num_classes, decided, experiment.seed, before)
-    summary = {**_summary(judgment), "fingerprint": gathered.fingerprint}
+    summary = {**_summary(judgment), "fingerprint": gathered.fingerprint, "final": final}
     learned, given = torch.from_numpy(judgment.targets()), one_hot(train.labels, train.num_classes)
     lost = lost_classes(train.labels.numpy(), learned.argmax(1).numpy(), train.num_classes)
-    if summary["doubt"]:
+    if summary["doubt"] or not final:
         learned = given
     elif len(lost):
         learned = torch.where(torch.isin(train.labels, torch.from_numpy(lost))[:, None], given, learned)

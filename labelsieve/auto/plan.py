@@ -111,7 +111,7 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     training, judges = request.candidates[-1 if found.network is None else found.network]
     stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
     if request.has_heads(training):
-        return [*stages, *_head_stages(training, run, request.finetune)]
+        return [*stages, *_head_stages(training, run, request.final, request.finetune)]
     if not judges:
         return [*stages, Stage("training", "train with sample selection", (training,), TRAINING)]
     training = training if found.lr is None else replace(training, lr=found.lr)
@@ -141,11 +141,13 @@ def _network_trial(training: Experiment) -> Experiment:
     return replace(training, valid=1 / FOLDS) if is_linear_head(training) else plain_judges(training)[0]
 
 
-def _head_stages(training: Experiment, run: Path, finetune: Experiment | None) -> list[Stage]:
+def _head_stages(training: Experiment, run: Path, final: bool, finetune: Experiment | None) -> list[Stage]:
     """Return the stages on features: judge all labels out of fold, fit the head, fine-tune the network if requested."""
     head = replace(training, corrected=str(run / HEADS / TARGETS))
-    purpose = "fit the {} head to the probabilities of the true classes"
-    judging = Stage("heads", "judge every label with linear heads that did not learn it, in two rounds", (), HEADS)
+    purpose = "fit the {} head to the " + ("probabilities of the true classes" if final else "given labels")
+    judging = Stage(
+        "heads", "judge every label with linear heads that were not trained on it, in two rounds", (), HEADS
+    )
     if finetune is None:
         return [judging, Stage("training", purpose.format("delivered"), (head,), TRAINING)]
     fitting = Stage("head", purpose.format("last"), (head,), HEAD)

@@ -147,15 +147,17 @@ def make_request(
         _refuse_finetuning(experiment, noise_is_unknown and method is None, final)
     if method is None and (experiment.criterion or experiment.options):
         method = experiment.method
+    on_features = experiment.backbone is not None or experiment.features is not None
+    automatic = noise_is_unknown and method is None
+    if experiment.model == LINEAR and not on_features and (noise_is_unknown or is_linear_head(experiment)):
+        _refuse_linear_on_images(experiment)
     if not noise_is_unknown and (
         experiment.model not in ("auto", *NETWORK_SETTINGS) or experiment.data in DATASET_SETTINGS
     ):
         return Request((Candidate(experiment, ()),), method, final)
-    on_features = experiment.backbone is not None or experiment.features is not None
-    automatic = noise_is_unknown and method is None
     if automatic and (experiment.model == LINEAR or (experiment.model == "auto" and on_features)):
         if not finetune:
-            return Request((linear_head(experiment),), None, final)
+            return Request((linear_head(replace(experiment, valid=0.0)),), None, final)
         head = linear_head(replace(experiment, augment="", stream=False))
         return Request((head,), None, final, _finetuning(experiment, open_settings, shelf))
     gathered = gather(replace(experiment, valid=0.0), shelf)
@@ -178,8 +180,15 @@ def make_request(
     return Request(tuple(candidates), method, final)
 
 
+def _refuse_linear_on_images(experiment: Experiment) -> None:
+    """Raise InputError if the samples are neither rows of numbers nor replaced by features."""
+    split = find(experiment.data, reading_of(experiment)).train
+    if not isinstance(split, Labelled) or len(split.shape) > 1:
+        raise InputError(f"--model linear needs features, but {experiment.data} has none: add --backbone or --features")
+
+
 def _refuse_finetuning(experiment: Experiment, automatic: bool, final: bool) -> None:
-    """Refuse to fine-tune what is no network of our own, or no network that linear heads were fitted to."""
+    """Raise InputError if the backbone cannot be fine-tuned."""
     name = experiment.backbone
     if experiment.features is not None:
         raise InputError("--finetune trains a network on images, not on features; omit --features")
@@ -210,8 +219,8 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
     Options for images apply to the whole network where it will be fine-tuned.
     """
     reading = reading_of(experiment)
-    uses_images = experiment.init or experiment.weights or ((experiment.augment or experiment.stream) and not finetune)
-    if experiment.data in DATASET_SETTINGS or experiment.features or uses_images:
+    of_images = () if finetune else [name for name in ("augment", "stream") if getattr(experiment, name)]
+    if experiment.data in DATASET_SETTINGS or experiment.features or experiment.init or experiment.weights:
         return experiment
     split = find(experiment.data, reading).train
     if isinstance(split, Labelled):
@@ -222,6 +231,14 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
         if frame.channels == 1 and max(frame.height, frame.width) <= LARGEST_SMALL_SIDE:
             return experiment
     if (name := default_backbone(kind)) is not None:
+        if of_images:
+            option = f"--{of_images[0]}"
+            print(
+                f"{option} trains networks on the images themselves, without pretrained features. On photographs, that "
+                f"finds far fewer wrong labels: omit {option}, or add --finetune (docs/auto.md).",
+                flush=True,
+            )
+            return experiment
         return replace(experiment, backbone=name)
     if kind == "images":
         print(
@@ -287,7 +304,7 @@ def _train_stage(
 ) -> Found:
     """Train one stage and return what is known after it."""
     if stage.name == "heads":
-        return _judge_by_heads(stage, stages, path, runner, found)
+        return _judge_by_heads(stage, stages, path, runner, found, request.final)
     folders = stage.folders(path)
     chosen = None
     if stage.experiments and request.has_heads(stage.experiments[0]) and stage.name != "network":
@@ -310,8 +327,13 @@ def _train_stage(
     return _after(stage, path, found)
 
 
-def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: Runner, found: Found) -> Found:
-    """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head."""
+def _judge_by_heads(
+    stage: Stage, stages: Sequence[Stage], path: Path, runner: Runner, found: Found, final: bool
+) -> Found:
+    """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head.
+
+    With `final`, the targets are the probabilities of the true classes, otherwise the given labels.
+    """
     following = stages[stages.index(stage) + 1]
     experiment = following.experiments[0]  # the head that learns what is found here
     folder = path / HEADS
@@ -321,10 +343,12 @@ def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: R
     known = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
     judged = known.get("fingerprint", gathered.fingerprint)
     RunFolder(following.folders(path)[0]).refuse_other_labels(experiment, judged, gathered.fingerprint)
-    if known.get("fingerprint") != gathered.fingerprint:
+    if known.get("final", True) != final and (following.folders(path)[0] / DONE).exists():
+        raise InputError(f"{path} was trained with{'out' if final else ''} corrected labels; name another --out")
+    if known.get("fingerprint") != gathered.fingerprint or known.get("final", True) != final:
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose}", flush=True)
         torch.set_num_threads(experiment.threads)
-        known = write_judgment(gathered, folder, experiment)
+        known = write_judgment(gathered, folder, experiment, final)
     for reason in known["reasons"]:
         print(printable(reason), flush=True)
     reasons = (*found.reasons, *known["reasons"])
@@ -507,7 +531,7 @@ def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool
     own = " (from the data; --test is ignored)" if experiment.test and prepared.places.test is None else ""
     facts.append(f"{len(prepared.test):,} test samples{own}" if prepared.test else "no test set")
     if prepared.valid:
-        facts.append(f"{len(prepared.valid):,} held out to choose the epoch")
+        facts.append(f"{len(prepared.valid):,} held out{'' if is_linear_head(experiment) else ' to choose the epoch'}")
     if train.clean is not None:
         wrong = (train.clean != train.labels).double().mean().item()
         facts.append(f"{100 * wrong:.1f}% of the training labels differ from the original ones")

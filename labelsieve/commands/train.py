@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from labelsieve.runs.data import Shelf
     from labelsieve.runs.team import Team
 
+NOT_FOR_HEADS = ("valid", "weight_decay", "nesterov", "sampler", "forward", "normalise", "scores")
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     shared.add_data(parser, default="fashion")
@@ -136,7 +138,7 @@ def _lead(
     from labelsieve.runs.find import refuse_running
     from labelsieve.runs.track import track_finished
 
-    if options.backbone is None and options.model is None:
+    if options.backbone is None and options.model in (None, "linear"):
         experiment = with_default_backbone(experiment, options.finetune)
     path = options.out or Path("runs") / (experiment.name() + ("-auto" if noise_is_unknown else ""))
     refuse_running(path)
@@ -161,7 +163,7 @@ def _lead(
         if options.threads is None:
             request = with_threads(request, shelf)
         if request.is_head_only:
-            _warn_about_unused(unsettled)
+            _warn_about_unused(experiment, unsettled)
         if options.dry_run:
             print(forecast(request, path, shelf, began))
             return
@@ -187,12 +189,16 @@ def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
     return experiment_for(settings.pop("data"), **settings), rate is None
 
 
-def _warn_about_unused(unsettled: Collection[str]) -> None:
+def _warn_about_unused(experiment: Experiment, unsettled: Collection[str]) -> None:
     """Say which settings of a training the user has given for a head that is fitted until it converges."""
-    if given := [f"--{name.replace('_', '-')}" for name in OPEN_SETTINGS if name not in unsettled]:
-        verb = "has" if len(given) == 1 else "have"
-        why = "linear heads on features are fitted until they converge"
-        print(f"warning: {' and '.join(given)} {verb} no effect: {why} (docs/auto.md)", file=sys.stderr)
+    usual = experiment_for(experiment.data)
+    given = [name for name in OPEN_SETTINGS if name not in unsettled]
+    given += [name for name in NOT_FOR_HEADS if getattr(experiment, name) != getattr(usual, name)]
+    if given:
+        *most, last = (f"--{name.replace('_', '-')}" for name in given)
+        names = f"{', '.join(most)} and {last} have" if most else f"{last} has"
+        why = "linear heads on features are fitted to all samples until they converge"
+        print(f"warning: {names} no effect: {why} (docs/auto.md)", file=sys.stderr)
 
 
 def _finish(path: Path, shelf: "Shelf", cache: str | None, report: bool) -> None:

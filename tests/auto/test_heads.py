@@ -236,6 +236,53 @@ def test_a_class_that_the_heads_cannot_learn_keeps_its_labels(tmp_path, capsys):
     assert [row["is_label_issue"] for row in labels_of(out / "audit") if row["given_label"] == "2"] == ["true"] * 3
 
 
+@pytest.fixture
+def clusters_of_features(tmp_path):
+    """Return a command that trains on the features of two classes, a fifth of whose labels are wrong."""
+    random = np.random.default_rng(0)
+    true = np.arange(200) % 2
+    features = random.normal(size=(200, 6)).astype(np.float32) + 4 * true[:, None]
+    labels = np.where(np.arange(200) < 40, 1 - true, true)
+    np.savez(tmp_path / "data.npz", images=np.zeros((200, 2, 2, 3), np.uint8), labels=labels)
+    np.save(tmp_path / "features.npy", features)
+    return ["train", str(tmp_path / "data.npz"), "--features", str(tmp_path / "features.npy"), "--threads", "1"]
+
+
+def test_head_learns_the_given_labels_if_no_final_training_is_wanted(clusters_of_features, tmp_path, capsys):
+    command = [*clusters_of_features, "--out", str(tmp_path / "run")]
+    assert execute([*command, "--no-final"]) == 0
+    labels = np.load(tmp_path / "data.npz")["labels"]
+    assert (np.load(tmp_path / "run" / "heads" / "targets.npy") == np.eye(2)[labels]).all()
+    assert "fit the delivered head to the given labels" in capsys.readouterr().out
+    assert execute(command) == 2
+    assert "was trained without corrected labels; name another --out" in capsys.readouterr().err
+    assert execute([*command[:-1], str(tmp_path / "other")]) == 0
+    assert (np.load(tmp_path / "other" / "heads" / "targets.npy").argmax(1) != labels).sum() == pytest.approx(40, abs=4)
+
+
+def test_settings_that_heads_do_not_have_are_named_and_hold_nothing_out(clusters_of_features, tmp_path, capsys):
+    given = ["--valid", "0.2", "--sampler", "independent", "--lr", "0.1", "--out", str(tmp_path / "run")]
+    assert execute([*clusters_of_features, *given]) == 0
+    shown = capsys.readouterr()
+    assert "warning: --lr, --valid and --sampler have no effect: linear heads" in shown.err
+    assert "held out" not in shown.out and len(labels_of(tmp_path / "run" / "audit")) == 200
+
+
+def test_linear_model_of_photographs_is_one_on_their_features(photos, capsys, monkeypatch):
+    assert execute(["train", str(photos), "--model", "linear", "--dry-run"]) == 0
+    assert "judge every label with linear heads" in capsys.readouterr().out
+    on_pixels = ["train", str(photos), "--model", "linear", "--backbone", "none", "--dry-run"]
+    for extra in ([], ["--method", "default"], ["--method", "mentornet"]):
+        assert execute([*on_pixels, *extra]) == 2
+        assert "has none: add --backbone or --features" in capsys.readouterr().err
+    assert execute([*on_pixels, "--noise-rate", "0"]) == 0  # a network without hidden layers, trained in batches
+
+
+def test_streaming_says_that_it_uses_no_features(photos, capsys):
+    assert execute(["train", str(photos), "--stream", "--dry-run"]) == 0
+    assert "--stream trains networks on the images themselves, without pretrained" in capsys.readouterr().out
+
+
 def test_weak_features_are_said_first_and_correct_nothing(tmp_path, capsys):
     random = np.random.default_rng(0)
     labels = np.arange(400) % 4

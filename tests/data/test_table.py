@@ -78,7 +78,7 @@ def test_separators_encodings_and_line_ends_give_equal_tables(tmp_path, text):
         ('"a\nb",c\n1,x\n', r"columns: a\\nb, c"),
         ("label\na\nb\n", "no inputs"),
         ("id,label\n1,a\n2,b\n", "no inputs"),
-        ("x,label\n1;a\n", r"mine.csv:2 has 1 cells, but the header has 2"),
+        ("x,label\n1;a\n", r"mine.csv:2 has 1 cell, but the header has 2"),
         ("x,label\n1,a\n2,b,c\n", r"mine.csv:3 has 3 cells, but the header has 2"),
         ('x,label\n1,a\n2,"b\n3,a\n', r"mine.csv:3: a quoted cell is not closed"),
         ('x,label\n1,a\n2,"b"b\n', r"mine.csv:3: a quoted cell"),

@@ -100,7 +100,7 @@ def without_dropout(shape: tuple[int, ...], num_classes: int) -> nn.Module:
     network = make_model("densenet-25-12", shape, num_classes)
     for layer in network.modules():
         if isinstance(layer, Dropout):
-            layer.rate = 0.0
+            layer.p = 0.0
     return network
 
 

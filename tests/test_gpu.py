@@ -415,11 +415,12 @@ def test_fused_kernels_match_plain_layers():
         twin, truth = copy.deepcopy(network), copy.deepcopy(network).double()
         twin.fused = False
         x, g = torch.randn(count, channels, side, side, device="cuda"), torch.randn(count, 10, device="cuda")
+        images = [values.requires_grad_() for values in (x.clone(), x.clone(), x.double())]
         for _ in range(2):
             with torch.autocast("cuda", torch.bfloat16):
-                assert fused.applies(network, x)
-                ours, plain = network(x), twin(x)
-            exact = truth(x.double())
+                assert fused.applies(network, images[0])
+                ours, plain = network(images[0]), twin(images[1])
+            exact = truth(images[2])
             assert relative(ours, exact) < 1.5 * relative(plain, exact) + 2e-3
         for value in (ours, plain, exact):
             (value * g).sum().backward()
@@ -428,6 +429,8 @@ def test_fused_kernels_match_plain_layers():
             error, usual = relative(p.grad, r.grad), relative(q.grad, r.grad)
             ratios.append(error / max(usual, 1e-3))
             assert error < 2 * usual + 1e-2, (name, error, usual)
+        error, usual = (relative(values.grad, images[2].grad) for values in images[:2])
+        assert error < 2 * usual + 1e-2, ("images", error, usual)
         assert sum(ratios) / len(ratios) < 1.2, sum(ratios) / len(ratios)
         for (name, b), c in zip(network.named_buffers(), truth.buffers(), strict=True):
             assert relative(b, c.double()) < 2e-2, name

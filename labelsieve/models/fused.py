@@ -36,9 +36,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from labelsieve.runtime import join_adjacent
 
@@ -949,6 +951,12 @@ class Pass:
         result, self.gradients = self.gradients, None
         return result
 
+    def image_gradient(self, channels: int) -> Tensor:
+        """Return the gradient of the images (B, channels, H, W), after `backward`."""
+        weight = self.half[self.plan.units[0].weight].view(3, 3, SLOT, SLOT)  # (down, right, inputs, outputs)
+        kernel = weight.flip(0, 1).permute(2, 3, 0, 1)[:channels]  # x at p is read by the outputs at p - (down, right)
+        return F.conv2d(self.dz.permute(0, 3, 1, 2), kernel).float()  # dz has a border of zeros
+
     def _head_backward(self, block: int, unit: _Unit, gradient: Tensor, writer: _Unit) -> None:
         x = self.buffers[-1]
         pixels = len(x)
@@ -1037,14 +1045,17 @@ class _Features(torch.autograd.Function):
         shape = (len(images), *images.shape[2:])
         ctx.batch_pass = Pass(plan, shape, dtype, *_packed(plan, parameters, dtype), seeds, rate, None)
         features = ctx.batch_pass.forward(images)
-        ctx.sizes = [parameter.shape for parameter in parameters]
+        ctx.sizes, ctx.channels = [parameter.shape for parameter in parameters], images.shape[1]
         return features, ctx.batch_pass
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
         flat = ctx.batch_pass.backward(gradient)
+        of_images = ctx.batch_pass.image_gradient(ctx.channels) if ctx.needs_input_grad[0] else None
         parts = flat[: ctx.batch_pass.plan.real].split([shape.numel() for shape in ctx.sizes])
-        return (None,) * 5 + tuple(part.view(shape) for part, shape in zip(parts, ctx.sizes, strict=True))
+        of_parameters = (part.view(shape) for part, shape in zip(parts, ctx.sizes, strict=True))
+        return of_images, *(None,) * 4, *of_parameters
 
 
 class _Classifier(torch.autograd.Function):
@@ -1062,6 +1073,7 @@ class _Classifier(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         (images, features), classes, real = x.shape, len(weight), ctx.batch_pass.plan.real
@@ -1102,7 +1114,7 @@ _TRITON = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
 def applies(network: "DenseNet", images: Tensor) -> bool:
-    """Return whether the kernels support this batch: bf16 on a GPU, gradients only for the parameters."""
+    """Return whether the kernels support this batch: bf16 on a GPU, and no gradients in evaluation."""
     height, width = images.shape[2:]
     halvings = 2 ** (len(network.widths) - 1)
     return (
@@ -1110,7 +1122,6 @@ def applies(network: "DenseNet", images: Tensor) -> bool:
         and images.dtype == network.norm.weight.dtype == torch.float32
         and torch.is_autocast_enabled("cuda")
         and torch.get_autocast_dtype("cuda") == torch.bfloat16
-        and not images.requires_grad
         and (network.training or not torch.is_grad_enabled())
         and len(images) * height * width > halvings**2  # a variance needs more than one pixel after the last block
         and images.shape[1] <= SLOT
@@ -1154,11 +1165,11 @@ def _features(network: "DenseNet", images: Tensor, dtype: torch.dtype) -> tuple[
             packed = _packed(plan, parameters, dtype)
             return Pass(plan, shape, dtype, *packed, None, 0.0, _packed_statistics(plan, norms)).forward(images), None
     seeds = None
-    if dropout.rate > 0:
+    if dropout.p > 0:
         seeds = torch.empty(len(plan.units), dtype=torch.int64, device=images.device).random_(
             generator=dropout.generator
         )
-    result, batch_pass = _Features.apply(images, plan, seeds, dropout.rate, dtype, *parameters)
+    result, batch_pass = _Features.apply(images, plan, seeds, dropout.p, dtype, *parameters)
     if norms[0].track_running_stats:
         _update_running_statistics(norms, batch_pass)
     return result, batch_pass

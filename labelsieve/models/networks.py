@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -100,21 +99,20 @@ def fold_norms(network: nn.Module) -> nn.Module:
     return folded
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """Element-wise dropout; masks drawn from a `generator` of the run let the run be repeated and resumed."""
 
     def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
+        super().__init__(rate)
         self.generator: torch.Generator | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
+        if not self.training or self.p == 0:
             return x
         if self.generator is None:
-            return F.dropout(x, self.rate)
-        keep = random_like(x, self.generator, lambda mask: mask.bernoulli_(1 - self.rate, generator=self.generator))
-        return x * keep.div_(1 - self.rate)
+            return super().forward(x)
+        keep = random_like(x, self.generator, lambda mask: mask.bernoulli_(1 - self.p, generator=self.generator))
+        return x * keep.div_(1 - self.p)
 
 
 def hidden_layer(inputs: int, outputs: int) -> list[nn.Module]:

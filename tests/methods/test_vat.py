@@ -6,6 +6,7 @@ from torch import nn
 
 from labelsieve.methods import Problem, make
 from labelsieve.methods.vat import VirtualAdversarial, unit
+from labelsieve.models.networks import Dropout
 
 
 class Softmax(nn.Module):
@@ -51,6 +52,42 @@ def test_inputs_move_by_the_radius_and_batch_norm_statistics_stay():
     assert penalty > 0 and penalty.requires_grad
     assert torch.equal(model[1].running_mean, statistics[0]) and model[1].num_batches_tracked == statistics[1]
     assert model[1].track_running_stats
+
+
+@pytest.mark.parametrize(
+    ("dropout", "dtype", "expected"),
+    [(0.5, torch.bfloat16, True), (0.0, torch.bfloat16, False), (0.5, torch.float16, False)],
+)
+def test_direction_is_computed_in_bfloat16_only_if_dropout_is_active(dropout, dtype, expected):
+    class Spy(nn.Sequential):
+        def forward(self, x):
+            lower.append(torch.is_autocast_enabled("cpu"))
+            return super().forward(x).unsqueeze(0)
+
+    lower = []
+    model = Spy(nn.Linear(6, 8), nn.Dropout(dropout), nn.Linear(8, 3))
+    with torch.autocast("cpu", dtype):
+        x = torch.randn(10, 6)
+        penalty = VirtualAdversarial(radius=2.0)(model, x, model(x))
+    assert lower == [True, expected, True] and penalty.isfinite()
+
+
+def test_with_dropout_bfloat16_gives_nearly_the_direction_of_float32():
+    """Without dropout it does not: the step of 0.01 is lost when it is added to the inputs."""
+    torch.manual_seed(0)
+    cosines = {}
+    for rate in (0.0, 0.5):
+        network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), Dropout(rate), nn.Linear(256, 5))
+        x, found = torch.randn(50, 64), []
+        for lower in (False, True):
+            network[2].generator = torch.Generator().manual_seed(1)
+            vat = VirtualAdversarial(radius=1.0)
+            vat.generator = torch.Generator().manual_seed(2)
+            with torch.autocast("cpu", torch.bfloat16, enabled=lower):
+                fixed = network(x).detach().float().log_softmax(-1)
+                found.append(vat.adversarial_direction(network, x, fixed))
+        cosines[rate] = torch.cosine_similarity(*found).mean().item()
+    assert cosines[0.5] > 0.98 and cosines[0.0] < 0.9
 
 
 def test_validation_loss_has_no_adversarial_term():

@@ -80,8 +80,9 @@ def test_features_gradients_and_statistics_match_plain_layers(fused, depth, grow
     for module in ours.modules():
         if hasattr(module, "generator"):
             module.generator = torch.Generator().manual_seed(5)
-    x = torch.randn(count, channels, side, side)
-    logits, expected = fused.logits(ours, x, torch.float32), plain.classifier(plain_features(plain, x))
+    x = torch.randn(count, channels, side, side, requires_grad=True)
+    x_plain = x.detach().clone().requires_grad_()
+    logits, expected = fused.logits(ours, x, torch.float32), plain.classifier(plain_features(plain, x_plain))
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
     gradient = torch.randn_like(expected)
     logits.backward(gradient)
@@ -90,6 +91,7 @@ def test_features_gradients_and_statistics_match_plain_layers(fused, depth, grow
     for (name, parameter), twin in zip(ours.named_parameters(), plain.parameters(), strict=True):
         error = (parameter.grad - twin.grad).norm() / twin.grad.norm()
         assert error < 1e-4, (name, error)
+    assert (x.grad - x_plain.grad).norm() < 1e-4 * x_plain.grad.norm()
     for (name, buffer), twin in zip(ours.named_buffers(), plain.buffers(), strict=True):
         torch.testing.assert_close(buffer, twin, atol=1e-5, rtol=1e-4, msg=name)
     with torch.no_grad():

@@ -17,7 +17,7 @@ def test_vgg_has_sixteen_convolutions_with_bias_and_wide_linear_layers():
     assert all(m.bias is not None for m in convolutions)
     linear = [m for m in network.modules() if isinstance(m, nn.Linear)]
     assert [(m.in_features, m.out_features) for m in linear] == [(512, 4096), (4096, 4096), (4096, 10)]
-    assert [m.rate for m in network.modules() if isinstance(m, Dropout)] == [0.5, 0.5]
+    assert [m.p for m in network.modules() if isinstance(m, Dropout)] == [0.5, 0.5]
     assert sum(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in network.modules()) == 18
 
 

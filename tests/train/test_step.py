@@ -7,6 +7,7 @@ from math import isfinite
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from labelsieve.methods import Problem, make
 from labelsieve.models.networks import make_networks
@@ -22,8 +23,8 @@ def test_network_without_samples_to_learn_from_is_unchanged(noisy_blobs):
     twins = torch.nn.ModuleList([single, copy.deepcopy(single)])
     twins.forward = lambda x: torch.stack([twins[0](x), twins[1](x)])
     for module in twins.modules():
-        if hasattr(module, "rate"):
-            module.rate = 0.0  # no dropout, so the networks stay equal
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # no dropout, so the networks stay equal
     learner = Learner(twins, method, TRAINING)
     state = [*twins.parameters(), *twins.buffers()]
     before = [tensor.clone() for tensor in state]
@@ -52,8 +53,8 @@ def test_second_pass_learns_only_from_the_kept_samples(noisy_blobs):
     """Compare with a plain loop: select in one pass, discard its batch-norm statistics, learn from another."""
     nets, bare = make_networks(densenet, 1, 0), make_networks(densenet, 1, 0)[0]
     for module in (*nets.modules(), *bare.modules()):
-        if hasattr(module, "rate"):
-            module.rate = 0.0
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     method = make("mentornet", Problem(4, 0.3, 0))
     method.start_epoch(0)
     learner = Learner(nets.train(), method, replace(TRAINING, forward="second"))
@@ -77,8 +78,8 @@ def test_each_network_learns_from_a_second_pass_over_what_the_other_selected(noi
     """Compare co-teaching with a plain loop of two networks."""
     nets = make_networks(densenet, 2, 0)
     for module in nets.modules():
-        if hasattr(module, "rate"):
-            module.rate = 0.0
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     bare = [copy.deepcopy(network).train() for network in nets]
     method = make("co-teaching", Problem(4, 0.3, 0), ramp=1)
     method.start_epoch(0)
@@ -105,8 +106,8 @@ def test_second_pass_learns_from_selected_and_corrected_samples(noisy_blobs):
     """SELFIE: six samples that were not selected have a corrected label; they are learnt with it, in the same pass."""
     nets = make_networks(densenet, 1, 0)
     for module in nets.modules():
-        if hasattr(module, "rate"):
-            module.rate = 0.0
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     bare = copy.deepcopy(nets[0]).train()
     method = make("selfie", Problem(4, 0.5, 1, num_samples=len(noisy_blobs)), history=1)
     method.start_epoch(1)

@@ -28,7 +28,7 @@ from labelsieve.data.classes import Array
 from labelsieve.data.sets import CHANNELS, normalise_inputs
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.features.backbones import Backbone, read_wordllama, weights_with_head
-from labelsieve.files import disk_error, refuse_no_folder, write_atomically
+from labelsieve.files import disk_error, refuse_no_folder, write_atomically, writing
 from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import STAGES, VARIANTS
 from labelsieve.models.networks import fold_norms
@@ -313,7 +313,8 @@ def _write_file(path: Path, content: bytes, difference: float | None, checker: s
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error(path, error) from error
-    write_atomically(path, content)
+    with writing(path) as file:
+        file.write(content)
     return Written(path, len(content), difference, checker)
 
 

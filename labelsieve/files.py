@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +20,7 @@ from labelsieve.errors import InputError, ResourceError
 
 DONE, SUMS = "done", "sha256sums"  # names of the seal of a run, and of another folder
 THUMBS = "thumbs"  # folder of images in an audit; its files are in the seal of the audit
+LONGEST_STEM = 200  # characters of a name that its temporary file repeats; a name may have 255 bytes
 OWN_DIGEST = "# sha256 of the lines above: "
 
 
@@ -62,7 +63,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file to write; at the end, flush it to disk and rename it to the path."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name[:LONGEST_STEM]}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             yield file
@@ -73,7 +74,26 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise disk_error(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write that the user named: replace a file or what a link leads to, write to a pipe or device.
+
+    Files in run folders are written by `replacing`, which follows no links.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                yield file
+            return
+        path = path.resolve()
+    except OSError as error:
+        raise disk_error(path, error) from error
+    with replacing(path) as file:
+        yield file
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,7 +1,9 @@
 """Seals: what they list, what they refuse, and which files are read without one."""
 
+import os
 import shutil
 import subprocess
+import threading
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,10 @@ from labelsieve.files import (
     read_verified,
     refuse_links,
     verified,
+    write_atomically,
     write_seal,
     write_sealed,
+    writing,
 )
 
 
@@ -95,3 +99,31 @@ def test_links_out_of_a_folder_are_refused(tmp_path):
 def test_deep_nesting_is_a_value_error():
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json("[" * 100_000)
+
+
+def test_a_file_that_the_user_named_may_be_a_link_or_a_pipe(tmp_path):
+    target, link, pipe = (tmp_path / name for name in ("target.csv", "link.csv", "pipe"))
+    link.symlink_to(target)
+    with writing(link) as file:
+        file.write(b"new")
+    assert link.is_symlink() and target.read_bytes() == b"new"
+    os.mkfifo(pipe)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    with writing(pipe) as file:
+        file.write(b"table")
+    reader.join()
+    assert found == [b"table"] and pipe.is_fifo()
+    write_atomically(link, b"in a run folder")  # replaces the link
+    assert not link.is_symlink() and target.read_bytes() == b"new"
+    with writing(tmp_path / ("x" * 250)) as file:  # the name of the temporary file is shorter
+        file.write(b"x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "pipe", "target.csv", "x" * 250]
+
+
+def test_failed_writes_name_the_file(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "new.csv", tmp_path / ("x" * 300), tmp_path / "missing" / "new.csv"):
+        with pytest.raises(InputError, match=f"^cannot write .*{path.name}: "), writing(path) as file:
+            file.write(b"x")

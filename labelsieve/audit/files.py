@@ -363,11 +363,15 @@ def _corrected(findings: Findings, views: Views) -> bytes:
     """Return a label file for `labelsieve train --labels` with the suggested label for every issue."""
     decided = findings.decided
     named = any(name != str(index) for index, name in enumerate(findings.ids))
-    columns = ["index", *(["name"] if named else []), "label", *(["decided"] if decided is not None else [])]
-    flags = [False] * len(findings) if decided is None else decided.tolist()
+    of_person = [] if decided is None else ["decided", *(["given_label"] if findings.before is not None else [])]
+    columns = ["index", *(["name"] if named else []), "label", *of_person]
+    decided = np.zeros(len(findings), bool) if decided is None else decided
+    corrected = findings.corrected
+    given = corrected if findings.before is None else np.where(decided, findings.before, corrected)
+    labels = (findings.classes[k] for k in corrected.tolist()), (findings.classes[k] for k in given.tolist())
     rows = (
-        {"index": k, "name": findings.ids[k], "label": findings.classes[label], "decided": flags[k]}
-        for k, label in enumerate(findings.corrected.tolist())
+        {"index": k, "name": findings.ids[k], "label": label, "decided": flag, "given_label": before}
+        for k, (label, before, flag) in enumerate(zip(*labels, decided.tolist(), strict=True))
     )
     return _csv_bytes(columns, rows)
 

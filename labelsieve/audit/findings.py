@@ -19,6 +19,7 @@ MIN_SHARE = 1e-6  # before taking log-odds
 COMMON_CONFUSION = 0.05  # share of a label's samples that seem to be one other class, from which it is reported
 MUTUAL_CONFUSION = 0.25  # relative size of the opposite confusion, from which the direction counts as uncertain
 CLEAN_BELOW = 0.02  # lower end of the noise rate, below which labels count as clean if the estimate is low, too
+CLEAN_UP_TO = 0.1  # upper end of the noise rate, from which labels without suspects are not called clean
 IMPLAUSIBLE_RATE = 0.5  # noise rate above which a weak model is the likelier explanation
 UNSURE_BELOW = 0.5  # predicted probability below which the model is called unsure
 WEAK_MODEL = 1 / 3  # error on correct labels, from which a model is too weak to judge labels
@@ -49,7 +50,8 @@ class Findings:
     given_rate: float = 0.0  # noise rate that the user passed to the training
     others: OtherIssues | None = None  # near-duplicates and outliers, if the samples have features
     held_out_error: float | None = None  # share of labels that a model which did not learn them predicts differently
-    held_out_rate: float | None = None  # noise rate of these labels, if a person changed labels since. Default: `noise`
+    held_out_rate: float | None = None  # noise rate of these labels, if a person decided on labels. Default: `noise`
+    before: Array | None = None  # (n) labels before the decisions, if they are known
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -160,8 +162,8 @@ def lost_remark(classes: Sequence[str], lost: Array) -> str:
     more = f" and {len(lost) - PRINTED_LOST:,} more" if len(lost) > PRINTED_LOST else ""
     what = "this class" if len(lost) == 1 else "these classes"
     return (
-        f"Almost all labels of {names}{more} look wrong: the model has probably not learned {what}, so these labels "
-        "are not corrected. Check them, and add samples."
+        f"Most labels of {names}{more} look wrong, and corrections would leave hardly any: the model has probably not "
+        f"learned {what}, so these labels are not corrected. Check them, and add samples."
     )
 
 
@@ -175,7 +177,7 @@ def doubt_about(
         issues: (n) labels that are more likely wrong than right.
         labels: (n) given labels.
         held_out_error: Share of labels that a model which did not learn them predicts differently.
-        held_out_rate: Estimated share of wrong labels among these, if a person changed labels since. Default: `rate`.
+        held_out_rate: Estimated share of wrong labels among these, if a person decided on labels. Default: `rate`.
     """
     held_out_rate = rate if held_out_rate is None else held_out_rate
     by_chance = 1 - np.bincount(labels).max() / len(labels)
@@ -225,6 +227,7 @@ def findings_from_guesses(
     """
     current = guesses if second is None else second  # a person may have changed labels since the first guesses
     labels, decided = current.labels, current.decided
+    before = guesses.labels if decided is not None and guesses.decided is None else None
     error = first_rate = None
     if out_of_sample or second is not None:
         error = held_out_error(guesses)
@@ -252,13 +255,15 @@ def findings_from_guesses(
     why = reasons(guesses, other, likelihood, issues, classes, remarks)
     judged = (suggested, quality, issues, why, noise)
     return Findings(
-        classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others, error, first_rate
+        *(classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others, error, first_rate),
+        before=before,
     )
 
 
 def held_out_error(guesses: Guesses) -> float:
-    """Return the share of labels that out-of-sample guesses predict differently."""
-    return float((guesses.likeliest[:, 0] != guesses.labels).mean())
+    """Return the share of labels that out-of-sample guesses predict differently; decided labels are not predicted."""
+    judged = guesses.undecided
+    return float((judged.likeliest[:, 0] != judged.labels).mean()) if len(judged) else 0.0
 
 
 def add_training_margin(quality: Array, margin: Array, seen: Array) -> Array:
@@ -295,26 +300,30 @@ def _clean_verdict(rate: Interval, issues: int, trusts_labels: bool, given_rate:
             f"At most {percent(rate.high)} of the labels look wrong to this model, but the noise rate was given as "
             f"{percent(given_rate)}. A model does not detect wrong labels that it has memorized: there may be more."
         )
-    clean = f"The labels look clean: at most {percent(rate.high)} are wrong."
-    if not issues:
-        return f"{clean} No correction is needed."
-    few = f"Few labels look wrong: {percent(rate.estimate)}, at most {percent(rate.high)}."
-    which = (
-        "1 label is more likely wrong than right; it may be a mistake of the model."
-        if issues == 1
-        else f"{issues:,} labels are more likely wrong than right; some may be mistakes of the model."
+    if issues:
+        which = (
+            "1 label is more likely wrong than right; it may be a mistake of the model."
+            if issues == 1
+            else f"{issues:,} labels are more likely wrong than right; some may be mistakes of the model."
+        )
+        return f"Few labels look wrong: {percent(rate.estimate)}, at most {percent(rate.high)}. {which}"
+    if rate.high < CLEAN_UP_TO:
+        return f"The labels look clean: at most {percent(rate.high)} are wrong. No correction is needed."
+    return (
+        f"No label looks wrong by itself, but up to {percent(rate.high)} may be: there are too few samples, or the "
+        "classes are too similar, to tell."
     )
-    return f"{clean if rate.high < CLEAN_BELOW else few} {which}"
 
 
 def _confusion(matrix: Array, classes: Sequence[str], sizes: Array) -> str:
     """Return the most common confusion of two classes in a sentence; `sizes` (K) is the number of samples by label."""
     wrong = matrix.copy()
     np.fill_diagonal(wrong, 0)
-    label, true = divmod(int((wrong * sizes[:, None]).argmax()), len(wrong))
-    share, opposite = wrong[label, true], wrong[true, label]
-    if share < COMMON_CONFUSION:
+    common = np.where(wrong >= COMMON_CONFUSION, wrong, 0) * sizes[:, None]
+    if not common.any():
         return "No class stands out as the source of wrong labels."
+    label, true = divmod(int(common.argmax()), len(wrong))
+    share, opposite = wrong[label, true], wrong[true, label]
     one, other = classes[label], classes[true]
     if opposite < MUTUAL_CONFUSION * share:
         return f"Most common confusion: about {percent(share)} of the samples labelled {one} seem to be {other}."

@@ -86,7 +86,7 @@ class Judged(NamedTuple):
     label_given: Array  # (K, K) P(label | true class)
     quality: Array  # (n) probability that the label is correct
     noise: Noise
-    first_rate: float  # noise rate of the labels that the first guesses are about
+    first_rate: float  # noise rate of the labels that the first guesses are about, without decided ones
 
 
 def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval | None = None) -> Judged:
@@ -104,7 +104,7 @@ def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval |
     if rate is not None:
         rate = Interval(rate.estimate, min(rate.low, noise.rate.low), max(rate.high, noise.rate.high))
         noise = reconcile(noise, rate, np.bincount(first.labels, minlength=first.num_classes))
-    first_rate = noise.rate.estimate
+    first_rate = noise.rate.estimate * len(first) / max(1, len(first.undecided))
     if second is not None:
         if second.decided is not None and first.decided is None:
             likely = with_mean_error(label_probability(guesses, label_given), noise.rate.estimate)

@@ -17,7 +17,8 @@ from safetensors.numpy import save
 
 from labelsieve.audit.findings import doubt_about, held_out_error, lost_classes, lost_remark
 from labelsieve.audit.guesses import Guesses
-from labelsieve.audit.quality import THRESHOLD, judge_labels
+from labelsieve.audit.posterior import most_probable_others
+from labelsieve.audit.quality import THRESHOLD, Judged, judge_labels
 from labelsieve.data import Labelled
 from labelsieve.data.load import find
 from labelsieve.features.embed import Cache, seconds_per_sample, unknown_samples
@@ -44,9 +45,10 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment, fin
     features = train.images.to(experiment.device)
     before = None if gathered.before is None else gathered.before[gathered.places.train].numpy()
     judgment = judge_features(features, train.labels.numpy(), train.num_classes, decided, experiment.seed, before)
-    summary = {**_summary(judgment), "fingerprint": gathered.fingerprint, "final": final}
+    found = judge_labels(judgment.first, judgment.second)
+    summary = {**_summary(judgment, found), "fingerprint": gathered.fingerprint, "final": final}
     learned, given = torch.from_numpy(judgment.targets()), one_hot(train.labels, train.num_classes)
-    lost = lost_classes(train.labels.numpy(), learned.argmax(1).numpy(), train.num_classes)
+    lost = _lost_classes(found, learned.argmax(1).numpy(), train.labels.numpy(), train.num_classes)
     if summary["doubt"] or not final:
         learned = given
     elif len(lost):
@@ -112,9 +114,15 @@ def forecast_heads(
     )
 
 
-def _summary(judgment: Judgment) -> dict[str, Any]:
+def _lost_classes(found: Judged, learned: Array, labels: Array, num_classes: int) -> Array:
+    """Return the classes that lose almost all labels in the audit, or in the targets of the delivered head."""
+    suggested = most_probable_others(found.guesses, found.label_given)
+    audited = np.where(found.quality < THRESHOLD, suggested, labels)
+    return np.union1d(*(lost_classes(labels, each, num_classes) for each in (audited, learned)))
+
+
+def _summary(judgment: Judgment, found: Judged) -> dict[str, Any]:
     """Return the contents of the summary."""
-    found = judge_labels(judgment.first, judgment.second)
     error, issues, rate = held_out_error(judgment.first), found.quality < THRESHOLD, found.noise.rate
     doubt = doubt_about(rate.estimate, issues, judgment.first.labels, error, found.first_rate)
     return {

@@ -156,18 +156,13 @@ def noise_of_guesses(held: Guesses | None) -> HeldOutNoise | None:
 
 
 def _noise_of(held: Guesses) -> HeldOutNoise:
-    judged = _undecided(held)
+    judged = held.undecided if len(held.undecided) else held
     return in_larger_set(estimate_held_out_noise(judged.labels, dense_probs(judged)), len(judged) / len(held))
 
 
 def _log_likelihood(held: Guesses) -> float:
-    judged = _undecided(held)
+    judged = held.undecided if len(held.undecided) >= FEWEST else held
     return label_log_likelihood(judged.labels, dense_probs(judged))
-
-
-def _undecided(held: Guesses) -> Guesses:
-    """Return the guesses about undecided labels, or about all if these are too few."""
-    return held.undecided if len(held.undecided) >= FEWEST else held
 
 
 def rate_of_selecting(run: Path) -> Interval | None:

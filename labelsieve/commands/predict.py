@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labelsieve.commands import options as shared
-from labelsieve.files import refuse_others, write_atomically
+from labelsieve.files import refuse_others, writing
 
 COLUMNS = ("id", "predicted_label", "confidence")
 
@@ -43,7 +43,8 @@ def run(options: Namespace) -> None:
     if not out:
         sys.stdout.write(table.getvalue())
         return
-    write_atomically(out, table.getvalue().encode("utf-8", "surrogateescape"))
+    with writing(out) as file:
+        file.write(table.getvalue().encode("utf-8", "surrogateescape"))
     count = "1 sample" if len(rows) == 1 else f"{len(rows):,} samples"
     predicted = [row[1] for row in rows]
     print(f"{count} classified{_difference(predicted, given, predictor.classes)}: {out}")
@@ -55,11 +56,12 @@ def _difference(predicted: Sequence[str], given: Sequence[str] | None, classes: 
         return ""
     from labelsieve.data.classes import join_names
 
-    known = [(guess, label) for guess, label in zip(predicted, given, strict=True) if label in classes]
+    names = set(classes)
+    known = [(guess, label) for guess, label in zip(predicted, given, strict=True) if label in names]
     said = ""
     if unknown := len(given) - len(known):
-        names = join_names(sorted(set(given).difference(classes)))
-        said = f", {unknown:,} of them with labels that the model does not know ({names})"
+        others = join_names(sorted(set(given).difference(names)))
+        said = f", {unknown:,} of them with labels that the model does not know ({others})"
     if known:
         share = 100 * sum(guess != label for guess, label in known) / len(known)
         said += f", {share:.2f}% of {'the others' if unknown else 'them'} differently from their label"

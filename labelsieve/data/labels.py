@@ -15,7 +15,7 @@ from labelsieve.data.arrays import label_tensor, load_npy
 from labelsieve.data.classes import Array, join_names
 from labelsieve.data.table import read_dict_rows
 from labelsieve.errors import InputError
-from labelsieve.files import refuse_others, replacing
+from labelsieve.files import refuse_others, writing
 from labelsieve.text import escape_cell, parse_integer, unescape_cell
 
 DECIDED = {  # true and false as spreadsheets write them
@@ -33,14 +33,14 @@ class LabelOverlay(NamedTuple):
 
 
 class _LabelRow(NamedTuple):
-    """A row of a .csv label file; a missing cell is None."""
+    """A row of a .csv label file; the cell of a column that the file does not have is None."""
 
     label: str | None
     position: str | None  # column `index`
     name: str | None
     decided: str | None
     given_label: str | None  # before the decision
-    line: int  # that it ends on
+    line: int  # that it starts on
 
 
 def read_label_file(path: Path, classes: Sequence[str], count: int, names: Sequence[str] | None = None) -> LabelOverlay:
@@ -68,7 +68,7 @@ def read_label_file(path: Path, classes: Sequence[str], count: int, names: Seque
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """Write a label file: .npy with class indices, otherwise .csv with class names."""
     refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
-    with replacing(path) as file:
+    with writing(path) as file:
         if path.suffix == ".npy":
             np.save(file, labels.numpy())
             return

@@ -37,6 +37,7 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 SPLIT_SUFFIXES = (".csv", ".tsv")  # of the files of a folder
 PEEKED = 1000  # rows from which the kind of a column is determined
 MAX_LENGTH = 16 * 2**20  # characters of a line or a cell
+LARGEST = torch.finfo(torch.float32).max
 SEPARATORS = ",;\t|"
 DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+([eE][-+]?[0-9]+)?")
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -375,10 +376,10 @@ def _parse_numbers(row: DictRow, columns: Sequence[str], name: str) -> list[floa
         cell, value = row[column], math.nan
         try:
             value = parse_number(cell)
-            fault = "is not finite; correct it, or remove the row"
+            fault = f"is {'too large' if math.isfinite(value) else 'not finite'}; correct it, or remove the row"
         except ValueError:
             fault = _not_a_number(cell)
-        if not math.isfinite(value):
+        if not abs(value) <= LARGEST:
             raise InputError(f"{name}: column {quote(column)} contains {quote(cell)}, which {fault}")
         numbers.append(value)
     return numbers

@@ -27,7 +27,7 @@ from labelsieve.data.sets import Labelled, Sets, Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, fit_images
 from labelsieve.features.store import KEY_BYTES, Array, Store, cache_folder
-from labelsieve.files import disk_error, refuse_no_folder, replacing, usable_cores
+from labelsieve.files import disk_error, refuse_no_folder, usable_cores, writing
 
 CHUNK = 16  # samples that a thread reads and decodes at a time
 SETTLED = 2_000_000_000  # nanoseconds; a file that changed later may change again with the same time stamp
@@ -286,7 +286,7 @@ def save_features(path: Path, sets: Sets, backbone: Backbone) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error(path, error) from error
-    with replacing(path) as file:
+    with writing(path) as file:
         np.savez(file, **arrays)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.files import refuse_others, write_atomically
+from labelsieve.files import refuse_others, writing
 from labelsieve.review.decisions import Decision, DecisionLog, changed_labels, decisions_path, effective_decisions
 from labelsieve.review.suspects import read_judged
 from labelsieve.runs.read import is_separate_audit, plain_command, read_json, read_run, read_samples
@@ -48,7 +48,8 @@ def export_labels(run: Path, out: Path) -> str:
     if "before" in samples:
         classes = read_run(run, with_tables=False).classes
         before = dict(enumerate(classes[label] for label in samples["before"].tolist()))
-    write_atomically(out, _label_file(labels, decided, before))
+    with writing(out) as file:
+        file.write(_label_file(labels, decided, before))
     in_earlier = f" ({len(earlier):,} before this run)" if earlier else ""
     not_sure = f", {len(unsure):,} unsure" if unsure else ""
     counts = f"{len(judged):,} labels, {len(changed):,} changed; {len(decided):,} decided{in_earlier}{not_sure}"

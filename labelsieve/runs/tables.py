@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelsieve.errors import InputError, nearest
-from labelsieve.files import write_atomically
+from labelsieve.files import writing
 from labelsieve.runs.read import Run
 
 Rows = list[list[str]]  # the first row is the header
@@ -167,7 +167,8 @@ def output(document: Document, form: str, save: Path | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        write_atomically(save, text.encode())
+        with writing(save) as file:
+            file.write(text.encode())
         print(f"table: {save}")
 
 

@@ -73,6 +73,21 @@ def test_hostile_names_survive_every_file(tmp_path):
     assert "\x1b" not in terminal_summary(findings, summary(findings, None, {}))
 
 
+def test_corrected_labels_contain_those_before_the_decisions(tmp_path):
+    """Else the next training judges the labels after a review."""
+    given, probs, true = true_class_predictions(lambda k: pair(k, 0.3), count=300)
+    decided = np.arange(300) < 100
+    labels = np.where(decided, true, given)
+    first = guesses_from_probs(given, probs)
+    second = with_decided(guesses_from_probs(labels, probs), decided)
+    findings = findings_from_guesses(first, [f"c{k}" for k in range(10)], second=second)
+    path = tmp_path / "corrected.csv"
+    path.write_bytes(EXPORTS["corrected"][1](findings, {}))
+    found = read_label_file(path, findings.classes, 300, findings.ids)
+    assert found.labels.tolist() == findings.corrected.tolist() and found.decided.tolist() == decided.tolist()
+    assert found.before.tolist() == np.where(decided, given, findings.corrected).tolist()
+
+
 def test_parquet_holds_the_same_table():
     parquet = pytest.importorskip("pyarrow.parquet")
     findings = hostile_findings()

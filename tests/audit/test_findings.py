@@ -13,6 +13,7 @@ from labelsieve.audit.findings import (
     add_training_margin,
     doubt_about,
     findings_from_guesses,
+    held_out_error,
     looks_like,
     reason,
     reasons,
@@ -41,10 +42,7 @@ def test_verdicts():
         labels, probs, _ = true_class_predictions(lambda k: pair(k, rate), sure=4.0)
         return findings_from_guesses(guesses_from_probs(labels, probs), NAMES, **known).verdict
 
-    clean = (
-        "The labels look clean: at most 0.2% are wrong. 1 label is more likely wrong than right; it may be a mistake"
-    )
-    assert said(0.0).startswith(clean)
+    assert "at most 0.2%. 1 label is more likely wrong than right; it may be a mistake of the model." in said(0.0)
     doubtful = said(0.0, given_rate=0.11)
     assert "the noise rate was given as 11%" in doubtful and "No correction" not in doubtful
     assert said(0.0, given_rate=0.001) == said(0.0) and said(0.3, given_rate=0.4) == said(0.3)
@@ -71,12 +69,36 @@ def test_few_wrong_labels(rate, few):
     assert (verdict(noise, 0, 1200, list("abcd")) == clean) is few
 
 
+def test_wide_range_is_not_called_clean():
+    noise = Noise(Interval(0.01, 0.0, 0.26), [], np.eye(4))
+    assert verdict(noise, 0, 80, list("abcd")).startswith("No label looks wrong by itself, but up to 26% may be")
+
+
 def test_most_common_confusion_is_that_of_most_samples():
     matrix = np.array([[0.9, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 0.6, 0.4]])
     labels = np.repeat([0, 1, 2], [60, 39, 1])  # six samples of a, but not one of c
     noise = Noise(Interval(0.06, 0.04, 0.1), [], matrix)
     found = Findings(list("abc"), [], labels, labels, labels, np.arange(100) < 6, [], noise)
     assert found.verdict.endswith("confusion: about 10% of the samples labelled a seem to be b.")
+
+
+def test_rare_confusion_of_a_large_class_does_not_hide_that_of_a_small_one():
+    matrix = np.array([[0.96, 0.04, 0.0], [0.0, 1.0, 0.0], [0.9, 0.0, 0.1]])
+    labels = np.repeat([0, 1, 2], [1000, 1000, 30])  # 40 samples of a seem to be b, 27 of c to be a
+    noise = Noise(Interval(0.06, 0.04, 0.1), [], matrix)
+    found = Findings(list("abc"), [], labels, labels, labels, np.arange(2030) < 60, [], noise)
+    assert found.verdict.endswith("confusion: about 90% of the samples labelled c seem to be a.")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
+def test_decisions_do_not_hide_that_a_model_is_weak(share):
+    """Decided labels agree with themselves; they say nothing about the model."""
+    draw = np.random.default_rng(0)
+    labels, probs = np.arange(600) % 4, draw.dirichlet(np.ones(4), 600)
+    guesses = with_decided(guesses_from_probs(labels, probs), draw.random(600) < share)
+    found = findings_from_guesses(guesses, list("abcd"), out_of_sample=True)
+    assert held_out_error(guesses) == pytest.approx(0.75, abs=0.1)
+    assert "too weak to judge" in found.doubt and (found.training_labels == labels).all()
 
 
 def test_direction_of_a_confusion_needs_a_rare_opposite():
@@ -138,7 +160,7 @@ def test_class_that_corrections_would_empty_is_not_corrected(size, doubted, lost
     found = replace(found, suggested=np.full(len(labels), 2), issues=issues, noise=noise)
     assert found.lost_classes.tolist() == ([1] if lost else [])
     assert found.corrected.tolist() == np.where(issues & ~(lost & (labels == 1)), 2, labels).tolist()
-    said = "Almost all labels of b look wrong: the model has probably not learned this class, so these labels are not"
+    said = "Most labels of b look wrong, and corrections would leave hardly any: the model has probably not learned"
     assert (said in found.verdict) is lost
 
 

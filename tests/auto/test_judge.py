@@ -163,15 +163,16 @@ def test_reported_rate_is_lower_where_few_labels_are_wrong(estimate, reported):
 
 
 @pytest.mark.parametrize("kind", [PLAIN, SELECTING])
-@pytest.mark.parametrize("share", [0.5, 0.99, 1.0])
+@pytest.mark.parametrize("share", [0.5, 0.93, 1.0])  # 0.93 leaves fewer samples undecided than an estimate needs
 def test_decided_labels_count_as_correct_for_all_judges(monkeypatch, tmp_path, kind, share):
     draw = np.random.default_rng(0)
     true = draw.integers(4, size=600)
     decided = draw.random(600) < share
-    labels = np.where(decided | (draw.random(600) > 0.3), true, (true + 1) % 4)
+    labels = np.where(decided | (draw.random(600) > (0.3 if share < 0.9 else 0.6)), true, (true + 1) % 4)
     guesses = with_decided(guesses_from_probs(labels, 0.94 * np.eye(4)[true] + 0.015), decided)
     judges = Judges(kind, 0.1, guesses, np.ones(600, bool))
-    assert judges.noise.rate.estimate == pytest.approx((labels != true).mean(), abs=0.02)
+    wrong = (labels != true).mean()
+    assert judges.noise.rate.estimate == pytest.approx(wrong, abs=0.02 if share < 0.9 else 0.1 * wrong)
     assert np.isfinite(judges.log_likelihood)
     np.testing.assert_allclose(judges.noise.matrix.sum(1), 1)
     monkeypatch.setattr("labelsieve.auto.judge.best_judges", lambda run, kind: judges)

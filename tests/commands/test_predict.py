@@ -133,6 +133,7 @@ def test_columns_are_matched_by_name(tmp_path, capsys):
         ("a,b\n1,2,3\n", "new.csv:2 has 3 cells, but the header has 2"),
         ("a,b\n1,2\n1,nan\n", "new.csv:3: column 'b' contains 'nan', which is not finite; correct it"),
         ("a,b\ninf,2\n", "new.csv:2: column 'a' contains 'inf', which is not finite"),
+        ("a,b\n1e39,2\n", "new.csv:2: column 'a' contains '1e39', which is too large"),
     ):
         (tmp_path / "new.csv").write_text(text)
         assert execute(["predict", run, str(tmp_path / "new.csv")]) == (2 if said else 0)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from labelsieve.data.classes import Array
 from labelsieve.data.sets import CHANNELS, normalise_inputs
-from labelsieve.errors import InputError, LabelsieveError
+from labelsieve.errors import InputError, LabelsieveError, first_line
 from labelsieve.features.backbones import Backbone, read_wordllama, weights_with_head
 from labelsieve.files import disk_error, refuse_no_folder, write_atomically
 from labelsieve.models.linear import LinearHead
@@ -275,8 +275,7 @@ def _exported(model: Exportable) -> torch.export.ExportedProgram:
     try:
         return torch.export.export(model.graph.eval(), (), dict(model.inputs), dynamic_shapes=shapes)
     except Exception as error:  # networks from other packages may do what cannot be traced
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise InputError(f"torch.export cannot trace this network: {reason[:300]}") from error
+        raise InputError(f"torch.export cannot trace this network: {first_line(error, 300)}") from error
 
 
 def _description(about: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, interpolate
 
 from labelsieve.data.sets import IMAGENET
-from labelsieve.errors import InputError, nearest
+from labelsieve.errors import InputError, first_line, nearest
 from labelsieve.features.installed import PACKAGES
 from labelsieve.models import make_model
 from labelsieve.models.linear import LinearHead
@@ -193,7 +193,7 @@ def image_backbone(
         with torch.no_grad():
             dim = encoder(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=device)).shape[1]
     except Exception as error:  # code of other packages may raise anything
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise InputError(f"{name} fails on images of {size} x {size} pixels: {reason}; try another --size") from error
     identity = digest_of(f"{RULE} {name if own else facts} {size} {pixels}", body.state_dict())
     batch = GPU_BATCH if device.type == "cuda" else CPU_BATCH

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -28,6 +27,7 @@ from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, fit_images
 from labelsieve.features.store import KEY_BYTES, Array, Store, cache_folder
 from labelsieve.files import disk_error, refuse_no_folder, replacing, usable_cores
+from labelsieve.runtime import torch_threads
 
 CHUNK = 16  # samples that a thread reads and decodes at a time
 SETTLED = 2_000_000_000  # nanoseconds; a file that changed later may change again with the same time stamp
@@ -154,7 +154,7 @@ def encode_samples(
         return batch, backbone(_joined(batch)).half().numpy()
 
     with (
-        _one_thread_per_batch(),
+        torch_threads(1),  # for each batch
         ThreadPoolExecutor(workers, "decode") as decoders,
         ThreadPoolExecutor(runners, "encode") as encoders,
     ):
@@ -212,7 +212,7 @@ def seconds_per_sample(split: Undecoded, backbone: Backbone) -> float:
     """Return the seconds of one thread for reading, decoding and encoding a sample, from one batch of the split."""
     nothing = _Preparation(split, backbone, lambda key: False, None)
     indices = range(min(backbone.batch, len(split)))
-    with _one_thread_per_batch():
+    with torch_threads(1):
         backbone(_joined(nothing(indices[:1])))  # the first one is not counted
         nothing = _Preparation(split, backbone, lambda key: False, None)
         began = time.perf_counter()
@@ -411,17 +411,6 @@ def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-@contextmanager
-def _one_thread_per_batch() -> Iterator[None]:
-    """Let threads that are started here compute with one thread each; the sums of several threads differ in bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _shifted(watch: Report, finished: int, total: int) -> Report:

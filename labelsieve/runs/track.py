@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from labelsieve.errors import InputError, nearest
+from labelsieve.errors import InputError, first_line, nearest
 from labelsieve.files import parse_json, write_atomically
 from labelsieve.runs.read import STAGE_FOLDERS, Array
 from labelsieve.runs.record import Row, read_head, read_rows
@@ -260,11 +260,10 @@ class _Link:
 
     def _warn(self, error: Exception) -> None:
         """Say once that a tracker failed."""
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if not self.warned:
             print(
-                f"warning: {self.name} failed ({reason}); the training continues, and what is missing is sent after "
-                "the next epoch, or by the same command",
+                f"warning: {self.name} failed ({first_line(error)}); the training continues, and what is missing is "
+                "sent after the next epoch, or by the same command",
                 file=sys.stderr,
             )
         self.warned = True

@@ -32,6 +32,7 @@ from labelsieve.auto.plan import (
     plain_judges,
     plan,
 )
+from labelsieve.catalogue import options_of
 from labelsieve.core.method import Method
 from labelsieve.data import Labelled
 from labelsieve.data.images import Pictures, Unusable, common_frame, describe_unusable
@@ -41,7 +42,7 @@ from labelsieve.errors import InputError
 from labelsieve.features.backbones import OWN_NORMALISE
 from labelsieve.features.installed import PACKAGES, default_backbone
 from labelsieve.files import DONE, SUMS, faults, write_atomically, write_sealed
-from labelsieve.methods import Problem, make, options_of
+from labelsieve.methods import Problem, make
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_networks, make_placeholder, move_to_device
 from labelsieve.progress import Pace, Plan, watching

@@ -31,9 +31,7 @@ __all__ = [
     "Problem",
     "keywords",
     "make",
-    "options_of",
     "register",
-    "summary",
 ]
 
 
@@ -67,17 +65,6 @@ def make(name: str, problem: Problem, criterion: str | None = None, **options: A
         raise InputError(f"{name}: {error}") from error
     method.distributed = problem.distributed
     return method
-
-
-def summary(name: str) -> str:
-    """Return the first paragraph of the docstring of a method's recipe, in one line."""
-    return " ".join((inspect.getdoc(METHODS[name]) or "").split("\n\n")[0].split())
-
-
-def options_of(name: str) -> dict[str, object]:
-    """Return the options of a method and of its own criterion with their defaults."""
-    recipe = METHODS[name]
-    return {**keywords(recipe), **keywords(_criterion_class(recipe, None))}
 
 
 def keywords(function: Callable[..., object] | None) -> dict[str, object]:

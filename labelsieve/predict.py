@@ -23,10 +23,9 @@ from labelsieve.data.table import read_unlabelled_table, read_unlabelled_texts
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, restore_backbone
 from labelsieve.features.embed import Cache, embed_split, load_embedded
-from labelsieve.files import parse_json, verified
+from labelsieve.files import parse_json, refuse_links, verified
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
-from labelsieve.runs.read import check_folder
 from labelsieve.runs.spec import CHOICES, MOST
 from labelsieve.runtime import prediction_batch_size, usable_device
 from labelsieve.train.checkpoint import select_prefix
@@ -48,7 +47,7 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
     """
     path = Path(run)
     if path.is_dir():
-        check_folder(path)
+        refuse_links(path)
         path = path / "model.safetensors"
     if not path.exists():
         raise InputError(f"no model at {path}: name the folder of a finished run")

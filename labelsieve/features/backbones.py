@@ -352,17 +352,3 @@ OWN_PIXELS: dict[str, Pixels] = {
     name: LITE_PIXELS if normalise == "lite" else IMAGENET_PIXELS for name, normalise in OWN_NORMALISE.items()
 }
 BACKBONES: dict[str, Loader] = {**dict.fromkeys(OWN_PIXELS, _load_own), "wordllama": _load_wordllama}
-
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "BackboneSpec",
-    "ImageNetwork",
-    "find_backbone",
-    "fit_images",
-    "own_backbone",
-    "read_wordllama",
-    "restore_backbone",
-    "token_vectors",
-    "weights_with_head",
-]

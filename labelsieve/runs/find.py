@@ -10,7 +10,8 @@ from typing import Any
 
 from labelsieve.catalogue import methods, options_of
 from labelsieve.errors import InputError
-from labelsieve.runs.read import STAGE_FOLDERS, check_folder, finished_runs, in_use, plain_command, read_spec
+from labelsieve.files import refuse_links
+from labelsieve.runs.read import STAGE_FOLDERS, finished_runs, in_use, plain_command, read_spec
 from labelsieve.runs.record import read_head, read_rows
 from labelsieve.runs.spec import NOT_IN_NAME, with_defaults
 
@@ -72,7 +73,7 @@ def unfinished(run: Path) -> str:
 
 def newest_training(run: Path) -> Path | None:
     """Return the folder of the stage that was started last, or None if there is no run."""
-    check_folder(run)
+    refuse_links(run)
     if (run / "spec.json").exists():
         return run
     for name in reversed(STAGE_FOLDERS):
@@ -100,7 +101,7 @@ def _command(folder: Path, run: Path) -> str:
 
 def refuse_running(run: Path) -> None:
     """Refuse a folder in which another process is training."""
-    check_folder(run)
+    refuse_links(run)
     if _is_locked(run / "lock"):
         raise in_use(run, (run / "lock").read_bytes())
 

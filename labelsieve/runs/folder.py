@@ -13,8 +13,17 @@ from types import TracebackType
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.files import DONE, SUMS, disk_error, faults, refuse_no_folder, write_atomically, write_seal
-from labelsieve.runs.read import CORRECTED, HEADS, JUDGMENT, STAGE_FOLDERS, check_folder, in_use
+from labelsieve.files import (
+    DONE,
+    SUMS,
+    disk_error,
+    faults,
+    refuse_links,
+    refuse_no_folder,
+    write_atomically,
+    write_seal,
+)
+from labelsieve.runs.read import CORRECTED, HEADS, JUDGMENT, STAGE_FOLDERS, in_use
 from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import NOT_IN_NAME, Experiment, with_defaults
 from labelsieve.train.checkpoint import Checkpoints, Record
@@ -87,7 +96,7 @@ class RunFolder:
     def refuse_other_files(self) -> None:
         """Refuse a path that is a file, or a folder with files that belong to no run."""
         refuse_no_folder(self.path)
-        check_folder(self.path)
+        refuse_links(self.path)
         if self.path.is_dir() and not (self.path / "spec.json").exists():
             stages = [name for name in STAGE_FOLDERS if any((self.path / name).glob("*/lock"))]
             stages += [HEADS] if (self.path / HEADS / JUDGMENT).exists() else []

@@ -26,7 +26,6 @@ Array = np.ndarray[Any, Any]
 # Folders of the stages of an automatic run, in the order in which they are trained; the run itself lies above them.
 NETWORK, PLAIN, SELECTING, SECOND, HEADS, HEAD = "network", "plain", "selecting", "second", "heads", "head"
 STAGE_FOLDERS = (NETWORK, PLAIN, SELECTING, SECOND, HEADS, HEAD)
-OLDER_FOLDERS = ("probe", "again", "longer", "final")  # of automatic runs before decision 37
 CORRECTED = "corrected.npy"  # labels that the second round and the delivered model learn, in their folders
 JUDGMENT, TARGETS = "judgment.safetensors", "targets.npy"  # in the folder of the heads
 RESULTS = ("tables.safetensors", "samples.safetensors", "model.safetensors")  # committed records lack all of them
@@ -66,7 +65,7 @@ def read_run(path: Path, with_tables: bool = True) -> Run:
 
 def read_progress(path: Path, with_tables: bool = True) -> Run:
     """Read the folder of a run that may be unfinished."""
-    check_folder(path)
+    refuse_links(path)
     if not (path / "spec.json").is_file():
         raise InputError(f"{path} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
     head, rows = read_head(path), read_rows(path)
@@ -169,12 +168,11 @@ def plain_command(command: str) -> str:
 
 def finished_runs(*roots: Path) -> list[Path]:
     """Return the folders of all finished runs below the roots, without the stages of automatic runs, sorted by name."""
-    stages = {*STAGE_FOLDERS, *OLDER_FOLDERS}
     return [
         done.parent
         for root in roots
         for done in sorted(root.rglob("done"))
-        if (done.parent / "spec.json").exists() and not stages & {*done.relative_to(root).parts}
+        if (done.parent / "spec.json").exists() and not {*STAGE_FOLDERS} & {*done.relative_to(root).parts}
     ]
 
 
@@ -193,16 +191,6 @@ def neglected_classes(run: Run) -> list[str]:
     present = [any(row["kept"][place] for row in run.epochs) for place, _ in enumerate(last)]  # else it has no samples
     every = zip(run.classes, last, present, strict=False)
     return [f"{name} ({100 * share:.0f}%)" for name, share, known in every if known and share < least]
-
-
-def check_folder(run: Path) -> None:
-    """Refuse an automatic run of a version whose stages were others, and links that lead out of the folder."""
-    refuse_links(run)
-    if any((run / "probe").glob("*/spec.json")):
-        raise InputError(
-            f"{run} is an automatic run of an older version, whose stages this version does not know; train again "
-            "with another --out"
-        )
 
 
 def audit_folder(place: Path) -> Path:

@@ -221,10 +221,8 @@ class _TrainingRun:
         known = self.round < self.method.num_rounds and self.epochs_done <= self.training.epochs
         if not known or len(self.rows) != self.round * self.training.epochs + self.epochs_done:
             raise ValueError("the checkpoint is of another training")
-        if self.record and "record" in facts:
+        if self.record:
             self.record.restore(facts["record"])
-        elif self.record:  # a checkpoint of an older version
-            self.record.truncate(facts["record_size"])
         self._start_round()
         self.networks.load_state_dict(select_prefix("networks", tensors))
         self.method.load_state_dict(select_prefix("method", tensors))

@@ -28,7 +28,7 @@ from labelsieve.data.classes import Array
 from labelsieve.data.sets import CHANNELS, normalise_inputs
 from labelsieve.errors import InputError, LabelsieveError, first_line
 from labelsieve.features.backbones import Backbone, read_wordllama, weights_with_head
-from labelsieve.files import disk_error, refuse_no_folder, write_atomically
+from labelsieve.files import disk_error, make_folder, refuse_no_folder, write_atomically
 from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import STAGES, VARIANTS
 from labelsieve.models.networks import fold_norms
@@ -308,10 +308,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _write_file(path: Path, content: bytes, difference: float | None, checker: str) -> Written:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(path, error) from error
+    make_folder(path.parent)
     write_atomically(path, content)
     return Written(path, len(content), difference, checker)
 

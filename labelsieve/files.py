@@ -76,6 +76,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it exists."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder to disk, so that a rename in it survives a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)

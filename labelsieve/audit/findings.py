@@ -12,7 +12,7 @@ from labelsieve.audit.others import OtherIssues, conflicting, twins, verdict_on
 from labelsieve.audit.others import remarks as remarks_on
 from labelsieve.audit.posterior import estimate_label_given_true, label_probability, most_probable_others
 from labelsieve.audit.quality import THRESHOLD, judge_labels
-from labelsieve.text import percent
+from labelsieve.text import listed, percent
 
 MARGIN_WEIGHT = 0.25  # of the log-odds of the training margin (docs/decisions/023)
 MIN_SHARE = 1e-6  # before taking log-odds
@@ -156,11 +156,10 @@ def lost_remark(classes: Sequence[str], lost: Array) -> str:
     """Return a sentence on classes that corrections would leave almost empty; empty without any."""
     if not len(lost):
         return ""
-    names = ", ".join(classes[place] for place in lost[:PRINTED_LOST])
-    more = f" and {len(lost) - PRINTED_LOST:,} more" if len(lost) > PRINTED_LOST else ""
+    names = listed((classes[place] for place in lost), PRINTED_LOST)
     what = "this class" if len(lost) == 1 else "these classes"
     return (
-        f"Almost all labels of {names}{more} look wrong: the model has probably not learned {what}, so these labels "
+        f"Almost all labels of {names} look wrong: the model has probably not learned {what}, so these labels "
         "are not corrected. Check them, and add samples."
     )
 

@@ -8,7 +8,7 @@ first ones corrected, again without the fifth that they judge.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -97,11 +97,8 @@ def _with_judged(samples: Mapping[str, Array], judgment: Mapping[str, Array], na
         samples = {key: value for key, value in samples.items() if key != "decided"} | {"label": samples["before"]}
     guesses = guesses_from_run(samples, num_classes)
     trained = samples["split"] == TRAINED
-    judged = {}
-    for field in ("confidence", "likeliest", "likelihood"):
-        judged[field] = getattr(guesses, field).copy()
-        judged[field][trained] = judgment[f"{name}/{field}"]
-    return replace(guesses, **judged)
+    confidence, *kept = (judgment[f"{name}/{part}"] for part in ("confidence", "likeliest", "likelihood"))
+    return guesses.replaced(trained, Guesses(guesses.labels[trained], confidence, kept[0], kept[1], num_classes))
 
 
 def judges_of(run: Path) -> Judges | None:

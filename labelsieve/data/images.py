@@ -94,6 +94,13 @@ class SubsetReader:
         return self.read(self.index[index])
 
 
+def unwrapped(read: Reader, index: int) -> tuple[Reader, int]:
+    """Return the reader below all subsets, and the position of a sample in it."""
+    while isinstance(read, SubsetReader):
+        index, read = read.index[index], read.read
+    return read, index
+
+
 @dataclass(frozen=True)
 class Pictures:
     """A labelled set of encoded images."""

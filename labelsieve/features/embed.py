@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from labelsieve.data.arrays import FEATURE_SPLITS, npz_keys
-from labelsieve.data.images import BadImage, FileReader, Frame, Pictures, Reader, SubsetReader, Unusable, fast_decode
+from labelsieve.data.images import BadImage, FileReader, Frame, Pictures, Reader, Unusable, fast_decode, unwrapped
 from labelsieve.data.load import ReadOptions, find, refuse_unusable
 from labelsieve.data.sets import Labelled, Sets, Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, fit_images
 from labelsieve.features.store import KEY_BYTES, Array, Store, cache_folder
-from labelsieve.files import disk_error, refuse_no_folder, replacing, usable_cores
+from labelsieve.files import make_folder, refuse_no_folder, replacing, usable_cores
 from labelsieve.runtime import torch_threads
 
 CHUNK = 16  # samples that a thread reads and decodes at a time
@@ -282,10 +282,7 @@ def save_features(path: Path, sets: Sets, backbone: Backbone) -> None:
             arrays[f"{prefix}names"] = np.array(split.names)
         if name == "train" and split.clean is not None:
             arrays["clean_labels"] = split.clean.numpy()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(path, error) from error
+    make_folder(path.parent)
     with replacing(path) as file:
         np.savez(file, **arrays)
 
@@ -372,8 +369,7 @@ def _joined(batch: Sequence[_Prepared]) -> Tensor | list[str]:
 
 def _file_stamp(read: Reader, index: int) -> tuple[bytes | None, bool]:
     """Return a digest of a file's path, size and times, and whether it can be relied on; None if there is no file."""
-    if isinstance(read, SubsetReader):
-        return _file_stamp(read.read, read.index[index])
+    read, index = unwrapped(read, index)
     if not isinstance(read, FileReader):
         return None, False
     path = (read.root / read.paths[index]).absolute()

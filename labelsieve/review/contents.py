@@ -19,7 +19,7 @@ import torch
 from PIL import Image, ImageOps
 
 from labelsieve.data.arrays import finite_rows
-from labelsieve.data.images import GRAY, BadImage, FileReader, Pictures, Reader, SubsetReader, eight_bits, opened
+from labelsieve.data.images import GRAY, BadImage, FileReader, Pictures, Reader, eight_bits, opened, unwrapped
 from labelsieve.data.load import ReadOptions, find, read_features
 from labelsieve.data.sets import Labelled, Texts, Undecoded
 from labelsieve.errors import InputError, LabelsieveError
@@ -304,8 +304,7 @@ def _small_gray(content: bytes) -> Array:
 
 def _is_newer(read: Reader, place: int, time: float) -> bool:
     """Return whether the file of a sample was written or renamed after a time; false if it has no file of its own."""
-    if isinstance(read, SubsetReader):
-        return _is_newer(read.read, read.index[place], time)
+    read, place = unwrapped(read, place)
     if not isinstance(read, FileReader):
         return False
     try:

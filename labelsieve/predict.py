@@ -257,13 +257,14 @@ def _describe_samples(shape: Sequence[int]) -> str:
 
 
 def predict_data(
-    predictor: Predictor,
-    data: str,
-    label_column: str | None = None,
-    image_column: str | None = None,
-    text_column: str | None = None,
+    predictor: Predictor, data: str, reading: ReadOptions | None = None
 ) -> tuple[Array, list[str] | None, Sequence[Any]]:
     """Classify data of any kind, with or without labels.
+
+    Args:
+        predictor: the model.
+        data: a file or folder, as for `labelsieve predict`.
+        reading: the columns of a table; the size of images is that of the model.
 
     Returns:
         Probabilities (n, K), the class names of the labels if the data has labels, and a name for each sample.
@@ -274,13 +275,8 @@ def predict_data(
     if path.suffix == ".npy" or (path.suffix == ".npz" and "labels" not in npz_keys(path)):
         values = load_npy(path) if path.suffix == ".npy" else _unlabelled_arrays(path)
         return predictor.predict_proba(values, data), None, range(len(values))
-    reading = ReadOptions(
-        frame=_frame_of(predictor),
-        normalise=predictor.normalise,
-        skip_bad=True,
-        label=label_column,
-        image=image_column,
-        text=text_column,
+    reading = replace(
+        reading or ReadOptions(), frame=_frame_of(predictor), normalise=predictor.normalise, skip_bad=True
     )
     try:
         sets = _load(predictor, data, reading)
@@ -299,11 +295,7 @@ def predict_data(
 def _predict_picture(predictor: Predictor, path: Path) -> Array:
     if len(predictor.shape) != 3 and (predictor.backbone is None or predictor.backbone.kind != "images"):
         raise InputError(f"{path} is a picture, but the model was trained on rows of {predictor.shape[0]} numbers")
-    file = labelled_files(path.parent, [path.name], [0], predictor.classes)
-    picture, bad = _decoded(predictor, file)
-    if bad:
-        raise InputError(f"cannot read {path}: {bad[0].reason}")
-    return predictor.predict_set(replace(picture, normalise=predictor.normalise))
+    return predictor.predict_proba([path])
 
 
 def _load(predictor: Predictor, data: str, reading: ReadOptions) -> Sets:

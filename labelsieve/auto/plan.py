@@ -99,7 +99,7 @@ class Found:
 
     network: int | None = None  # position among the candidates
     lr: float | None = None
-    strength: float = 0.0  # regularisation of the delivered head
+    strength: float | None = None  # regularisation of the delivered head
     rate: float = 0.0  # noise rate
     method: str = "mentornet-prop"  # of the selecting judges
     reasons: tuple[str, ...] = ()  # for what was found, in words
@@ -111,7 +111,8 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     training, judges = request.candidates[-1 if found.network is None else found.network]
     stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
     if request.has_heads(training):
-        return [*stages, *_head_stages(training, run, request.final, request.finetune)]
+        head = training if found.strength is None else replace(training, weight_decay=found.strength)
+        return [*stages, *_head_stages(head, run, request.final, request.finetune)]
     if not judges:
         return [*stages, Stage("training", "train with sample selection", (training,), TRAINING)]
     training = training if found.lr is None else replace(training, lr=found.lr)

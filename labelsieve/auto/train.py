@@ -308,9 +308,6 @@ def _train_stage(
         return _judge_by_heads(stage, stages, path, runner, found, request.final)
     folders = stage.folders(path)
     chosen = None
-    if stage.experiments and request.has_heads(stage.experiments[0]) and stage.name != "network":
-        stage = replace(stage, experiments=(replace(stage.experiments[0], weight_decay=found.strength),))
-        stages = [stage if each.name == stage.name else each for each in stages]
     if stage.name == "training" and request.noise_is_unknown:
         chosen = {"noise_rate": found.rate, "reasons": found.reasons}
     if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):

@@ -28,7 +28,6 @@ from labelsieve.runs.spec import Experiment
 SELECTION: dict[str, Any] = {"criterion": None, "options": tuple(GUARDS.items())}
 PLAIN_TRAINING: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
 LEARNING_RATES = (0.02, 0.05)  # compared by the plain judges
-STAGES = ("network", "plain judges", "selecting judges", "second round", "heads", "head", "training")  # in this order
 FINETUNING: dict[str, Any] = {"epochs": 5, "warmup": 0, "batch": 32, "lr": 0.002}  # where the user has set nothing
 TRAINING = ""  # folder of the delivered training: the run folder itself
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 import labelsieve
 from labelsieve.auto import heads as heads_module
-from labelsieve.auto import train as train_module
+from labelsieve.auto import request as request_module
 from labelsieve.auto.judge import opinion_on
 from labelsieve.cli import execute
 from labelsieve.features import installed
@@ -171,7 +171,7 @@ def test_plain_logistic_regression_has_no_heads(tmp_path, capsys):
 
 
 def test_without_backbone_the_first_line_says_what_is_missing(photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train_module, "default_backbone", lambda kind: None)
+    monkeypatch.setattr(request_module, "default_backbone", lambda kind: None)
     assert execute(["train", str(photos), "--dry-run", "--size", "16", "--out", str(tmp_path / "run")]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("No pretrained backbone is installed") and "labelsieve[photos]" in first

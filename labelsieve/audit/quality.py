@@ -80,13 +80,13 @@ def estimate_noise(labels: Array, pred_probs: Array) -> Noise:
 
 
 class Judged(NamedTuple):
-    """The judgment of labels by out-of-sample guesses."""
+    """The judgment of labels."""
 
     guesses: Guesses  # about true classes
     label_given: Array  # (K, K) P(label | true class)
     quality: Array  # (n) probability that the label is correct
     noise: Noise
-    first_rate: float  # noise rate of the labels that the first guesses are about
+    first_rate: float | None  # noise rate of the labels that the first guesses are about; None if they were learned
 
 
 def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval | None = None) -> Judged:

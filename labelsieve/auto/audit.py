@@ -115,26 +115,49 @@ def findings_of_run(
 ) -> Findings:
     """Judge every label of a run from its sample statistics and the trainings in its folder."""
     guesses, second, training, out_of_sample = opinion_on(path, samples, len(classes))
-    known: dict[str, Any] = {
-        "training": training,
-        "out_of_sample": out_of_sample,
-        "remarks": _remarks_of(samples, out_of_sample),
-    }
-    known |= {"second": second, "others": others}
-    if out_of_sample:
-        return findings_from_guesses(guesses, tuple(classes), ids, rate=rate_of_selecting(path), **known)
-    return _judge(path, read_run(path, with_tables=False), guesses, classes, ids, **known)
+    remarks = _remarks_of(samples, out_of_sample)
+    if not out_of_sample:
+        run = read_run(path, with_tables=False)
+        return _judge(path, run, guesses, classes, ids, training=training, remarks=remarks, others=others)
+    return findings_from_guesses(
+        guesses,
+        tuple(classes),
+        ids,
+        remarks=remarks,
+        rate=rate_of_selecting(path),
+        out_of_sample=True,
+        second=second,
+        others=others,
+    )
 
 
 def _judge(
-    path: Path, run: Run, guesses: Guesses, classes: Sequence[str], ids: Sequence[str] | None, **known: Any
+    path: Path,
+    run: Run,
+    guesses: Guesses,
+    classes: Sequence[str],
+    ids: Sequence[str] | None,
+    *,
+    training: tuple[Array, Array] | None = None,
+    remarks: Sequence[str] | None = None,
+    others: OtherIssues | None = None,
 ) -> Findings:
-    """Judge every label, with the noise rate of held-out samples if there are enough of them."""
+    """Judge every label by a model that learned them, with the noise rate of held-out samples if there are enough."""
     held = held_out_guesses(path)
     noise = noise_of_guesses(held)
     rate, count = (reported_rate(noise.rate), len(held)) if held is not None and noise else (None, 0)
-    known |= {"trusts_labels": _trusts_labels(run.spec), "given_rate": given_rate(run)}
-    return findings_from_guesses(guesses, tuple(classes), ids, rate=rate, held_out=count, **known)
+    return findings_from_guesses(
+        guesses,
+        tuple(classes),
+        ids,
+        training=training,
+        remarks=remarks,
+        trusts_labels=_trusts_labels(run.spec),
+        rate=rate,
+        held_out=count,
+        given_rate=given_rate(run),
+        others=others,
+    )
 
 
 def given_rate(run: Run) -> float:

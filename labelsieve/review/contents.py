@@ -39,7 +39,7 @@ from labelsieve.review.evidence import (
 )
 from labelsieve.review.suspects import Judged
 from labelsieve.runs.data import reading_of
-from labelsieve.runs.read import HEAD, audit_folder, is_separate_audit, read_json
+from labelsieve.runs.read import HEAD, audit_folder, is_separate_audit, read_audit_origin, read_json
 from labelsieve.runs.spec import Experiment, experiment_from, with_defaults
 from labelsieve.text import rounded
 
@@ -332,7 +332,7 @@ def _places_of(samples: Undecoded, judged: Sequence[Judged]) -> dict[int, int]:
 def _source_of(run: Path, data: str | None) -> tuple[str, ReadOptions, Experiment | None]:
     """Return the data of a run or audit, how to read it, and the experiment of the run."""
     if is_separate_audit(run):
-        return data or str(read_json(run / "summary.json")["made"]["data"]), ReadOptions(), None
+        return data or str(read_audit_origin(run)["data"]), ReadOptions(), None
     head = run / HEAD / "1"  # the features, if the whole network was fine-tuned
     spec = read_json((head if (head / "done").exists() else run) / "spec.json")
     experiment = experiment_from(with_defaults(spec["experiment"]))
@@ -361,7 +361,7 @@ def _known_features(
     run: Path, samples: Undecoded, reading: ReadOptions, experiment: Experiment | None
 ) -> tuple[Array, Mapping[int, int]] | None:
     """Return features (m, F), and the row of each place in the data."""
-    made = read_json(run / "summary.json").get("made", {}) if experiment is None else {}
+    made = read_audit_origin(run) if experiment is None else {}
     file = reading.features or made.get("features")
     if file:
         rows = finite_rows(read_features(Path(file)).rows["train"], str(file)).numpy()

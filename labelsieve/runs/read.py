@@ -88,14 +88,14 @@ def read_progress(path: Path, with_tables: bool = True) -> Run:
 
 
 @contextmanager
-def _reading(what: str) -> Iterator[None]:
+def _reading(what: str, fix: str = "") -> Iterator[None]:
     """Turn the errors of a file that cannot be read, or holds something else, into an InputError."""
     try:
         yield
     except InputError:
         raise
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise InputError(f"cannot read {what}: {error}") from error
+        raise InputError(f"cannot read {what}: {error}{fix}") from error
 
 
 def _class_names(model: Path) -> list[str]:
@@ -197,6 +197,30 @@ def audit_folder(place: Path) -> Path:
     """Return the folder of audit files: audit/ in a run folder, or the folder itself for an audit without a run."""
     refuse_links(place)
     return place if is_separate_audit(place) else place / "audit"
+
+
+def read_audit_summary(place: Path, *needed: str) -> dict[str, Any]:
+    """Read summary.json of an audit, given its folder or that of its run; refuse one without the needed values."""
+    path = audit_folder(place) / "summary.json"
+    refuse_no_audit(path, place)
+    with _reading(str(path), "; run labelsieve audit again"):
+        found = dict(parse_json(verified(path).read_bytes()))
+        if missing := [name for name in needed if name not in found]:
+            raise ValueError(f"{missing[0]!r} is missing")
+        return found
+
+
+def refuse_no_audit(file: Path, place: Path) -> None:
+    """Refuse a folder that lacks a file of an audit."""
+    if not (file.parent.is_dir() or (place / "spec.json").exists()):
+        raise not_a_run(place)
+    if not file.is_file():
+        raise InputError(f"{file} does not exist; run labelsieve audit {place} first")
+
+
+def read_audit_origin(place: Path) -> dict[str, Any]:
+    """Return what an audit was made from, as its summary says; empty if it does not."""
+    return dict(read_audit_summary(place).get("made") or {})
 
 
 def is_separate_audit(place: Path) -> bool:

@@ -19,6 +19,7 @@ from labelsieve.data import Labelled, Trainable
 from labelsieve.data.labels import LabelOverlay
 from labelsieve.errors import InputError
 from labelsieve.features.neighbours import find_other_issues, limit_of_search
+from labelsieve.files import DONE
 from labelsieve.methods import Problem, make
 from labelsieve.predict import load
 from labelsieve.review.decisions import read_decisions
@@ -98,7 +99,7 @@ def judged_folder(run: Path) -> Path:
     It is a linear head on features if the whole network was fine-tuned, a plain judge in a training from scratch.
     """
     before = (run / folder / "1" for folder in (HEAD, PLAIN))
-    return next((folder for folder in before if (folder / "done").exists()), run)
+    return next((folder for folder in before if (folder / DONE).exists()), run)
 
 
 def _features_of(samples: Trainable) -> torch.Tensor | None:
@@ -192,7 +193,7 @@ def _data_of_run(
     """
     changed: dict[str, Any] = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
     changed["cache"] = cache
-    folder = path / HEAD / "1" if (path / HEAD / "1" / "done").exists() else path
+    folder = path / HEAD / "1" if (path / HEAD / "1" / DONE).exists() else path
     spec = read_head(folder)
     experiment = replace(experiment_from(with_defaults(spec["experiment"])), **changed)
     if experiment.corrected is not None:  # in the run folder, which may have been moved

@@ -24,6 +24,7 @@ from labelsieve.audit.held_out import (
     in_larger_set,
     label_log_likelihood,
 )
+from labelsieve.files import DONE
 from labelsieve.runs.read import (
     HELD_OUT,
     PLAIN,
@@ -112,7 +113,7 @@ def judges_of(run: Path) -> Judges | None:
 def best_judges(run: Path, kind: str) -> Judges | None:
     """Return the five judges of a kind that predict held-out labels best, if there are several learning rates."""
     by_lr: dict[float, list[Path]] = {}
-    marks = [mark for mark in (run / kind).glob("*/done") if mark.parent.name.isdecimal()]
+    marks = [mark for mark in (run / kind).glob(f"*/{DONE}") if mark.parent.name.isdecimal()]
     for mark in sorted(marks, key=lambda mark: int(mark.parent.name)):
         by_lr.setdefault(read_run(mark.parent, with_tables=False).spec["lr"], []).append(mark.parent)
     found = [_read_judges(kind, lr, folders) for lr, folders in by_lr.items() if len(folders) == FOLDS]

@@ -16,7 +16,7 @@ from labelsieve.data.sets import Texts
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import OWN_NORMALISE
 from labelsieve.features.installed import PACKAGES, default_backbone
-from labelsieve.files import write_atomically
+from labelsieve.files import DONE, write_atomically
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_placeholder
 from labelsieve.runs.data import Shelf, backbone_of, gather, reading_of, source_fingerprint_of
@@ -183,7 +183,7 @@ def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
         saved = read_json(path / REQUEST)
     except InputError:  # missing or damaged: all stages are looked at, and it is written again
         saved = {}
-    return facts["source"] is not None and saved == facts and (path / "done").exists()
+    return facts["source"] is not None and saved == facts and (path / DONE).exists()
 
 
 def save_request(path: Path, facts: Mapping[str, Any]) -> None:

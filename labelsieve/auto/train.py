@@ -137,7 +137,7 @@ def _train_stage(
     chosen = None
     if stage.folder == TRAINING and request.noise_is_unknown:
         chosen = {"noise_rate": found.rate, "reasons": found.reasons}
-    if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):
+    if len(stages) > 1 and not all((folder / DONE).exists() for folder in folders):
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose} ({stage})", flush=True)
     if (corrected := Path(stage.experiments[0].corrected or "")).name == CORRECTED:
         _correct_labels(path, corrected)

@@ -15,7 +15,7 @@ from typing import Any
 
 from labelsieve.data.published import PUBLISHED, locate_published
 from labelsieve.errors import InputError, LabelsieveError
-from labelsieve.files import make_folder, refuse_no_folder, write_atomically
+from labelsieve.files import DONE, make_folder, refuse_no_folder, write_atomically
 from labelsieve.noise import transition
 from labelsieve.paper import draw
 from labelsieve.paper.draw import Pictures
@@ -140,7 +140,7 @@ def points(number: int, dataset: str | None = None) -> list[_Point]:
 def find_runs(wanted: list[_Point], seeds: int, *roots: Path) -> list[PointRuns]:
     """Return every point with its finished runs below the given folders."""
     epochs = {epoch for point in wanted for epoch in point.experiment.scores}
-    there = known_runs(*roots, holding=scores_name(epochs.pop()) if epochs else "done")
+    there = known_runs(*roots, holding=scores_name(epochs.pop()) if epochs else DONE)
     found = []
     for point in wanted:
         every = {seed: identity(replace(point.experiment, seed=seed).as_dict()) for seed in range(seeds)}

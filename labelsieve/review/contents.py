@@ -25,6 +25,7 @@ from labelsieve.data.sets import Labelled, Texts, Undecoded
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.features.backbones import BackboneSpec, token_vectors
 from labelsieve.features.embed import Cache, embed_split, unknown_samples
+from labelsieve.files import DONE
 from labelsieve.models.linear import LinearHead
 from labelsieve.predict import load
 from labelsieve.review.evidence import (
@@ -334,7 +335,7 @@ def _source_of(run: Path, data: str | None) -> tuple[str, ReadOptions, Experimen
     if is_separate_audit(run):
         return data or str(read_audit_origin(run)["data"]), ReadOptions(), None
     head = run / HEAD / "1"  # the features, if the whole network was fine-tuned
-    spec = read_json((head if (head / "done").exists() else run) / "spec.json")
+    spec = read_json((head if (head / DONE).exists() else run) / "spec.json")
     experiment = experiment_from(with_defaults(spec["experiment"]))
     return data or experiment.data, reading_of(experiment), experiment
 

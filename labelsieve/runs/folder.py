@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from labelsieve.errors import InputError
@@ -86,7 +85,7 @@ class RunFolder:
             left_behind.unlink()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._lock < 0:  # the folder is held for several trainings
             return
         os.truncate(self._lock, 0)  # an empty lock file: no process is in the folder

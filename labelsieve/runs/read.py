@@ -58,18 +58,16 @@ class Run:
 
 def read_run(path: Path, with_tables: bool = True) -> Run:
     """Read the folder of a finished run."""
-    if not (path / "done").exists():
+    if not (path / DONE).exists():
         raise InputError(f"{path} is not a finished run") if (path / "spec.json").exists() else not_a_run(path)
     return read_progress(path, with_tables)
 
 
 def read_progress(path: Path, with_tables: bool = True) -> Run:
     """Read the folder of a run that may be unfinished."""
-    refuse_links(path)
-    if not (path / "spec.json").is_file():
-        raise InputError(f"{path} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
+    refuse_no_run(path)
     head, rows = read_head(path), read_rows(path)
-    spec, done = head["experiment"], (path / "done").exists()
+    spec, done = head["experiment"], (path / DONE).exists()
     if done:
         refuse_incomplete(path, spec, rows)
         refuse_missing(path)
@@ -171,7 +169,7 @@ def finished_runs(*roots: Path) -> list[Path]:
     return [
         done.parent
         for root in roots
-        for done in sorted(root.rglob("done"))
+        for done in sorted(root.rglob(DONE))
         if (done.parent / "spec.json").exists() and not {*STAGE_FOLDERS} & {*done.relative_to(root).parts}
     ]
 
@@ -191,6 +189,13 @@ def neglected_classes(run: Run) -> list[str]:
     present = [any(row["kept"][place] for row in run.epochs) for place, _ in enumerate(last)]  # else it has no samples
     every = zip(run.classes, last, present, strict=False)
     return [f"{name} ({100 * share:.0f}%)" for name, share, known in every if known and share < least]
+
+
+def refuse_no_run(run: Path) -> None:
+    """Refuse a folder that is no run, and one with links that lead out of it."""
+    refuse_links(run)
+    if not (run / "spec.json").is_file():
+        raise InputError(f"{run} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
 
 
 def audit_folder(place: Path) -> Path:

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
@@ -205,10 +204,10 @@ class Tracking:
     def __enter__(self) -> "Tracking":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._update(pixels=None)
         for link in self.links:
-            link.close(finished=kind is None)
+            link.close(finished=error[0] is None)
 
     def step(self, done: int, total: int) -> None:
         """Only epochs are sent; the last one with an image."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -70,7 +70,7 @@ class StopFlag:
             self._handlers = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

@@ -6,10 +6,9 @@
 - request: what to train, given the options and the data
 - train: work through the stages
 - forecast: the cost of an automatic training
-- audit: the audit of a finished run
+- audit: the audit of a finished run, and its score where noise was added
 - files: the audit of labels, and of predicted probabilities or features, from files
 - samples: thumbnails, texts and rows that show single samples
-- score: the findings of a run, compared with the truth, where noise was added
 """
 
-__all__ = ["audit", "files", "forecast", "heads", "judge", "plan", "request", "samples", "score", "train"]
+__all__ = ["audit", "files", "forecast", "heads", "judge", "plan", "request", "samples", "train"]

@@ -89,8 +89,8 @@ class _ImageGraph(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         channels_first = images.permute(0, 3, 1, 2)
         if self.encoder is None:
-            return self.network(normalise_inputs(channels_first, self.normalise)).softmax(-1)  # type: ignore[no-any-return]
-        return self.network(_rounded(self.encoder(channels_first))).softmax(-1)  # type: ignore[no-any-return]
+            return self.network(normalise_inputs(channels_first, self.normalise)).softmax(-1)
+        return self.network(_rounded(self.encoder(channels_first))).softmax(-1)
 
 
 class _RowGraph(nn.Module):
@@ -101,7 +101,7 @@ class _RowGraph(nn.Module):
         self.network = network
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self.network(rows).softmax(-1)  # type: ignore[no-any-return]
+        return self.network(rows).softmax(-1)
 
 
 class _TextGraph(nn.Module):
@@ -118,7 +118,7 @@ class _TextGraph(nn.Module):
         mask = attention_mask.float().unsqueeze(-1)
         found = self.vectors[input_ids.clamp(max=len(self.vectors) - 1)] * mask
         means = found.sum(1) / mask.sum(1).clamp(min=1)
-        return self.network(_rounded(means)).softmax(-1)  # type: ignore[no-any-return]
+        return self.network(_rounded(means)).softmax(-1)
 
 
 def _rounded(features: Tensor) -> Tensor:

@@ -143,8 +143,7 @@ class Predictor:
 
     def predict(self, images: Array | Tensor | Sequence[str | Path]) -> Array:
         """Return the number of the most likely class of each sample, (n)."""
-        numbers: Array = self.predict_proba(images).argmax(1)
-        return numbers
+        return self.predict_proba(images).argmax(1)
 
     @torch.no_grad()
     def predict_proba(self, images: Array | Tensor | Sequence[str | Path], source: str = "images") -> Array:
@@ -188,8 +187,7 @@ class Predictor:
             inputs = samples.inputs(all_samples[first : first + count])
             parts.append(self.network(inputs).softmax(-1).cpu())
             first += count
-        probs: Array = torch.cat(parts).numpy()
-        return probs
+        return torch.cat(parts).numpy()
 
     def _predict_files(self, paths: Sequence[str]) -> Array:
         found, bad = _decoded(self, labelled_files(Path(), paths, [0] * len(paths), self.classes))
@@ -233,8 +231,7 @@ class Predictor:
     def _predict_tensor(self, tensor: Tensor) -> Array:
         device = next(self.network.parameters()).device
         inputs = (normalise_inputs(batch.to(device), self.normalise) for batch in tensor.split(self.batch))
-        probs: Array = torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
-        return probs
+        return torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
 
 
 def _are_strings(images: Any) -> bool:

@@ -277,15 +277,13 @@ def held_out_error(guesses: Guesses) -> float:
 def add_training_margin(quality: Array, margin: Array, seen: Array) -> Array:
     """Add the mean training margin (n), from -1 to 1, to the log-odds of the quality (n) of seen samples."""
     odds = _log_odds(quality) + np.where(seen > 0, MARGIN_WEIGHT * _log_odds((1 + margin) / 2), 0.0)
-    probability: Array = 1 / (1 + np.exp(-odds))
-    return probability
+    return 1 / (1 + np.exp(-odds))
 
 
 def _log_odds(share: Array) -> Array:
     """Return log(share / (1 - share))."""
     share = np.clip(share.astype(np.float64), MIN_SHARE, 1 - MIN_SHARE)
-    odds: Array = np.log(share / (1 - share))
-    return odds
+    return np.log(share / (1 - share))
 
 
 def _suspects(issues: int, samples: int, rate: float) -> str:

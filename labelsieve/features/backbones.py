@@ -111,7 +111,7 @@ class ImageNetwork(nn.Module):
         self.register_buffer("deviation", deviation, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.body((images.float() - self.mean) / self.deviation).flatten(1).float()  # type: ignore[no-any-return]
+        return self.body((images.float() - self.mean) / self.deviation).flatten(1).float()
 
 
 def find_backbone(

@@ -194,8 +194,7 @@ def class_distances(index: Array, distance: Array, labels: Array, groups: Array)
     tenth = np.arange(given.shape[1]) + needed[given] - 1  # (n, k) of the class that starts here
     inside = np.minimum(tenth, given.shape[1] - 1)
     found = starts & (tenth == inside) & (np.take_along_axis(given, inside, 1) == given)
-    nearest: Array = np.where(found, np.take_along_axis(ordered, inside, 1), distance[:, -1:]).min(1)
-    return nearest
+    return np.where(found, np.take_along_axis(ordered, inside, 1), distance[:, -1:]).min(1)
 
 
 def _spread_over_copies(first: Array, copies: Array, groups: Array, index: Array) -> tuple[Array, list[list[int]]]:

@@ -136,7 +136,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """Return the most likely class of each sample, (n)."""
         likeliest = self.predict_proba(X).argmax(1)
-        return self.classes_[likeliest]  # type: ignore[no-any-return]
+        return self.classes_[likeliest]
 
     def _train(self, train: Labelled) -> None:
         """Estimate the noise rate if it is "auto", then train."""
@@ -259,8 +259,7 @@ def _folds(numbers: Array, seed: int) -> Iterator[tuple[Array, Array]]:
 
 def _predict_probabilities(network: nn.Module, samples: Labelled, device: torch.device) -> Array:
     """Return the class probabilities (n, K)."""
-    probs: Array = _predict_logits(network, samples, device).softmax(-1).numpy()
-    return probs
+    return _predict_logits(network, samples, device).softmax(-1).numpy()
 
 
 @torch.no_grad()

@@ -87,8 +87,7 @@ def _criterion_class(recipe: Callable[..., Method], criterion: str | None) -> ty
     if criterion is not None:
         refuse_unknown_name("criterion", criterion, CRITERIA)
         return CRITERIA[criterion]
-    default: type[Criterion] | None = inspect.signature(recipe).parameters["criterion"].default
-    return default
+    return inspect.signature(recipe).parameters["criterion"].default
 
 
 def _import_recipes() -> None:

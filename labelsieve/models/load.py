@@ -200,7 +200,7 @@ def _find_factory(module: str, name: str, spec: str) -> Callable[..., Any]:
     if isinstance(factory, nn.Module) or not callable(factory):
         what = "a network instance" if isinstance(factory, nn.Module) else f"of type {type(factory).__name__}"
         raise InputError(f"{spec} is {what}: name the function or class that creates the network")
-    return factory  # type: ignore[no-any-return]
+    return factory
 
 
 def _import_user_module(module: str) -> ModuleType:

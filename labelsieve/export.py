@@ -63,7 +63,7 @@ class Exportable(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What an export wrote."""
+    """The result of an export."""
 
     path: Path
     size: int  # bytes

@@ -84,7 +84,7 @@ class Request:
 
     @property
     def is_head_only(self) -> bool:
-        """Whether nothing but linear heads is trained, which have no epochs, batches or learning rate."""
+        """True if only linear heads are trained, which have no epochs, batches or learning rate."""
         return self.finetune is None and all(self.has_heads(each.training) for each in self.candidates)
 
     def has_heads(self, training: Experiment) -> bool:

@@ -27,7 +27,7 @@ from labelsieve.files import DONE, SUMS, faults, write_sealed
 from labelsieve.progress import Plan, watching
 from labelsieve.runs.data import Shelf, gather
 from labelsieve.runs.execute import epochs_of, is_finished, prepare, rounds_of, run
-from labelsieve.runs.folder import RunFolder, held
+from labelsieve.runs.folder import RunFolder, locked
 from labelsieve.runs.read import (
     CORRECTED,
     HEADS,
@@ -94,7 +94,7 @@ def train(request: Request, path: Path, runner: Runner) -> None:
     if request.noise_is_unknown:
         _refuse_given_rate(path)
     found = Found()
-    with held(path) if len(plan(request, path)) > 1 else nullcontext():
+    with locked(path) if len(plan(request, path)) > 1 else nullcontext():
         for folder in (*STAGE_FOLDERS, TRAINING):
             stages = plan(request, path, found)
             stage = next((each for each in stages if each.folder == folder), None)

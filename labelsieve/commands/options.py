@@ -229,7 +229,10 @@ def add_machines(parser: ArgumentParser) -> _ArgumentGroup:
     """Add the options for where many runs are computed."""
     group = add_machine(parser)
     group.add_argument(
-        "--at-once", type=integer, metavar="N", help="runs that share a GPU. Default: as many as fit and pay"
+        "--at-once",
+        type=integer,
+        metavar="N",
+        help="runs that a GPU trains at the same time. Default: up to 6, as many as fit into its memory; with Ray, 1",
     )
     add_on(group)
     return group

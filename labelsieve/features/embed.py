@@ -59,7 +59,7 @@ class Cache:
 
 
 class Encoded(NamedTuple):
-    """What became of the samples of a split."""
+    """The encoded samples of a split, and those that cannot be used."""
 
     keys: list[bytes | None]  # (n) digest of the content; None if it cannot be read
     reasons: dict[int, str]  # samples that cannot be used, and why
@@ -166,7 +166,7 @@ def encode_samples(
 
 
 class _Outcome:
-    """Collects what became of the samples, in one thread."""
+    """Collects the results for all samples, in one thread."""
 
     def __init__(
         self, count: int, keep: Callable[[Sequence[bytes], Array], None], files: Store | None, report: Report

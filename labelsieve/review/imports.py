@@ -34,7 +34,7 @@ PHRASES = {"accept": "suggestions accepted", "other": "other labels", "keep": "k
 
 @dataclass(frozen=True)
 class Answer:
-    """What a file says about one sample."""
+    """A decision about one sample in an imported file."""
 
     place: str  # in the file, for messages
     index: int | None  # position of the sample in the training set

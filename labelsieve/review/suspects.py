@@ -54,7 +54,7 @@ class Suspect(Sample):
 
 @dataclass(frozen=True, order=True)
 class Judged:
-    """What the audit says about any training sample."""
+    """A training sample as the audit judged it."""
 
     index: int
     id: str
@@ -88,7 +88,7 @@ def read_class_names(run: Path) -> Sequence[str]:
 
 
 def read_judged(run: Path) -> list[Judged]:
-    """Return what the audit says about every training sample, in the order of the data."""
+    """Return every training sample as the audit judged it, in the order of the data."""
     path = audit_folder(run) / "labels.csv"
     text = _read(path, run).decode("utf-8-sig", errors="surrogateescape")
     try:

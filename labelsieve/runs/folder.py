@@ -34,7 +34,7 @@ WITHOUT_OPTION = ("drops", "drop_factor", "drop_last", "fold", "choose")  # sett
 PATHS = ("data", "labels", "corrected")  # the fingerprint identifies their content, wherever they lie
 _LOCK = threading.Lock()
 _ENTERED: set[Path] = set()  # file locks exclude other processes, this set other threads of this one
-_HELD: dict[Path, int] = {}  # folders that a thread holds for several trainings, which it may enter again
+_LOCKED: dict[Path, int] = {}  # folders that a thread holds for several trainings, which it may enter again
 
 
 class RunFolder:
@@ -55,7 +55,7 @@ class RunFolder:
 
     def __enter__(self) -> "RunFolder":
         self.refuse_other_files()
-        if _HELD.get(self.path.absolute()) == threading.get_ident():
+        if _LOCKED.get(self.path.absolute()) == threading.get_ident():
             return self
         with _LOCK:
             if self.path.absolute() in _ENTERED:
@@ -86,7 +86,7 @@ class RunFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._lock < 0:  # the folder is held for several trainings
+        if self._lock < 0:  # the folder is locked for several trainings
             return
         os.truncate(self._lock, 0)  # an empty lock file: no process is in the folder
         os.close(self._lock)
@@ -197,16 +197,16 @@ class RunFolder:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold a run folder for several trainings in it; only this thread can enter it meanwhile."""
+def locked(path: Path) -> Iterator[None]:
+    """Lock a run folder for several trainings in it; only this thread can enter it meanwhile."""
     is_new = not path.exists()
     try:
         with RunFolder(path):
-            _HELD[path.absolute()] = threading.get_ident()
+            _LOCKED[path.absolute()] = threading.get_ident()
             try:
                 yield
             finally:
-                del _HELD[path.absolute()]
+                del _LOCKED[path.absolute()]
     finally:
         if is_new and [entry.name for entry in path.glob("*")] == ["lock"]:  # an error came before the first training
             shutil.rmtree(path)

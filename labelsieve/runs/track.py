@@ -46,7 +46,7 @@ class Point(NamedTuple):
 
 
 class RunFacts(NamedTuple):
-    """What a tracker shows about a run besides its curves."""
+    """Facts about a run that a tracker shows besides its curves."""
 
     folder: Path
     name: str  # such as mine/plain/3

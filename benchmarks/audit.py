@@ -39,7 +39,7 @@ from benchmarks.peers import (
 from benchmarks.record import made_on
 from labelsieve.audit import find_label_issues, label_quality
 from labelsieve.auto.audit import findings_of_run
-from labelsieve.auto.train import seconds_per_step
+from labelsieve.auto.forecast import seconds_per_step
 from labelsieve.cli import parse
 from labelsieve.commands.train import requested_experiment
 from labelsieve.data import ReadOptions, load_data

@@ -15,7 +15,7 @@ from typing import Any
 
 from labelsieve.errors import InputError, nearest
 from labelsieve.files import refuse_others, write_atomically
-from labelsieve.runs.read import check_folder, plain_command
+from labelsieve.runs.read import plain_command, refuse_no_run
 from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import Experiment, with_defaults
 from labelsieve.text import printable
@@ -161,9 +161,7 @@ def _toml(value: Any) -> str:
 
 def settings_like(run: Path, parser: ArgumentParser, options: Namespace) -> Settings:
     """Return the settings of an earlier run, from its command, or from its specification if a sweep trained it."""
-    check_folder(run)
-    if not (run / "spec.json").exists():
-        raise InputError(f"{run} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
+    refuse_no_run(run)
     head = read_head(run)
     try:
         command = plain_command(str(head.get("command", "")))

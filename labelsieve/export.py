@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from labelsieve.data.classes import Array
 from labelsieve.data.sets import CHANNELS, normalise_inputs
-from labelsieve.errors import InputError, LabelsieveError
+from labelsieve.errors import InputError, LabelsieveError, first_line
 from labelsieve.features.backbones import Backbone, read_wordllama, weights_with_head
-from labelsieve.files import disk_error, refuse_no_folder, write_atomically, writing
+from labelsieve.files import disk_error, make_folder, refuse_no_folder, write_atomically, writing
 from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import STAGES, VARIANTS
 from labelsieve.models.networks import fold_norms
@@ -63,7 +63,7 @@ class Exportable(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What an export wrote."""
+    """The result of an export."""
 
     path: Path
     size: int  # bytes
@@ -89,8 +89,8 @@ class _ImageGraph(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         channels_first = images.permute(0, 3, 1, 2)
         if self.encoder is None:
-            return self.network(normalise_inputs(channels_first, self.normalise)).softmax(-1)  # type: ignore[no-any-return]
-        return self.network(_rounded(self.encoder(channels_first))).softmax(-1)  # type: ignore[no-any-return]
+            return self.network(normalise_inputs(channels_first, self.normalise)).softmax(-1)
+        return self.network(_rounded(self.encoder(channels_first))).softmax(-1)
 
 
 class _RowGraph(nn.Module):
@@ -101,7 +101,7 @@ class _RowGraph(nn.Module):
         self.network = network
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self.network(rows).softmax(-1)  # type: ignore[no-any-return]
+        return self.network(rows).softmax(-1)
 
 
 class _TextGraph(nn.Module):
@@ -118,7 +118,7 @@ class _TextGraph(nn.Module):
         mask = attention_mask.float().unsqueeze(-1)
         found = self.vectors[input_ids.clamp(max=len(self.vectors) - 1)] * mask
         means = found.sum(1) / mask.sum(1).clamp(min=1)
-        return self.network(_rounded(means)).softmax(-1)  # type: ignore[no-any-return]
+        return self.network(_rounded(means)).softmax(-1)
 
 
 def _rounded(features: Tensor) -> Tensor:
@@ -275,8 +275,7 @@ def _exported(model: Exportable) -> torch.export.ExportedProgram:
     try:
         return torch.export.export(model.graph.eval(), (), dict(model.inputs), dynamic_shapes=shapes)
     except Exception as error:  # networks from other packages may do what cannot be traced
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise InputError(f"torch.export cannot trace this network: {reason[:300]}") from error
+        raise InputError(f"torch.export cannot trace this network: {first_line(error, 300)}") from error
 
 
 def _description(about: Mapping[str, Any]) -> str:
@@ -309,10 +308,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _write_file(path: Path, content: bytes, difference: float | None, checker: str) -> Written:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(path, error) from error
+    make_folder(path.parent)
     with writing(path) as file:
         file.write(content)
     return Written(path, len(content), difference, checker)

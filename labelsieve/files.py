@@ -89,11 +89,19 @@ def writing(path: Path) -> Iterator[BinaryIO]:
             with path.open("wb") as file:
                 yield file
             return
-        path = path.resolve()
+        path = path.resolve() if path.is_symlink() else path
     except OSError as error:
         raise disk_error(path, error) from error
     with replacing(path) as file:
         yield file
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it exists."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(path, error) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,7 +13,7 @@ from labelsieve.methods import Problem, make
 
 
 class Last:
-    """What a method decided about the last batch. Shapes are (B), or (N, B) for a method with N > 1 networks.
+    """The decision of a method about the last batch. Shapes are (B), or (N, B) for a method with N > 1 networks.
 
     Reading a value computes it on the device of the batch and does not wait for it.
     """
@@ -113,7 +113,7 @@ class SieveLoss(Method):
 
     @property
     def last(self) -> Last:
-        """What was decided about the last batch; in several processes, about the union of their batches."""
+        """The decision about the last batch; in several processes, about the union of their batches."""
         if self.monitor.last_decision is None:
             raise InputError("nothing has been decided yet: pass a batch to the loss first")
         return Last(self.monitor.last_decision)

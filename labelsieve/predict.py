@@ -23,10 +23,9 @@ from labelsieve.data.table import read_unlabelled_table, read_unlabelled_texts
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, restore_backbone
 from labelsieve.features.embed import Cache, embed_split, load_embedded
-from labelsieve.files import parse_json, verified
+from labelsieve.files import parse_json, refuse_links, verified
 from labelsieve.models import make_model
 from labelsieve.models.networks import make_placeholder
-from labelsieve.runs.read import check_folder
 from labelsieve.runs.spec import CHOICES, MOST
 from labelsieve.runtime import prediction_batch_size, usable_device
 from labelsieve.train.checkpoint import select_prefix
@@ -48,7 +47,7 @@ def load(run: str | Path, device: str = "cpu", model: str | None = None) -> "Pre
     """
     path = Path(run)
     if path.is_dir():
-        check_folder(path)
+        refuse_links(path)
         path = path / "model.safetensors"
     if not path.exists():
         raise InputError(f"no model at {path}: name the folder of a finished run")
@@ -144,8 +143,7 @@ class Predictor:
 
     def predict(self, images: Array | Tensor | Sequence[str | Path]) -> Array:
         """Return the number of the most likely class of each sample, (n)."""
-        numbers: Array = self.predict_proba(images).argmax(1)
-        return numbers
+        return self.predict_proba(images).argmax(1)
 
     @torch.no_grad()
     def predict_proba(self, images: Array | Tensor | Sequence[str | Path], source: str = "images") -> Array:
@@ -189,8 +187,7 @@ class Predictor:
             inputs = samples.inputs(all_samples[first : first + count])
             parts.append(self.network(inputs).softmax(-1).cpu())
             first += count
-        probs: Array = torch.cat(parts).numpy()
-        return probs
+        return torch.cat(parts).numpy()
 
     def _predict_files(self, paths: Sequence[str]) -> Array:
         found, bad = _decoded(self, labelled_files(Path(), paths, [0] * len(paths), self.classes))
@@ -234,8 +231,7 @@ class Predictor:
     def _predict_tensor(self, tensor: Tensor) -> Array:
         device = next(self.network.parameters()).device
         inputs = (normalise_inputs(batch.to(device), self.normalise) for batch in tensor.split(self.batch))
-        probs: Array = torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
-        return probs
+        return torch.cat([self.network(batch).softmax(-1).cpu() for batch in inputs]).numpy()
 
 
 def _are_strings(images: Any) -> bool:
@@ -258,13 +254,14 @@ def _describe_samples(shape: Sequence[int]) -> str:
 
 
 def predict_data(
-    predictor: Predictor,
-    data: str,
-    label_column: str | None = None,
-    image_column: str | None = None,
-    text_column: str | None = None,
+    predictor: Predictor, data: str, reading: ReadOptions | None = None
 ) -> tuple[Array, list[str] | None, Sequence[Any]]:
     """Classify data of any kind, with or without labels.
+
+    Args:
+        predictor: the model.
+        data: a file or folder, as for `labelsieve predict`.
+        reading: the columns of a table; the size of images is that of the model.
 
     Returns:
         Probabilities (n, K), the class names of the labels if the data has labels, and a name for each sample.
@@ -275,13 +272,8 @@ def predict_data(
     if path.suffix == ".npy" or (path.suffix == ".npz" and "labels" not in npz_keys(path)):
         values = load_npy(path) if path.suffix == ".npy" else _unlabelled_arrays(path)
         return predictor.predict_proba(values, data), None, range(len(values))
-    reading = ReadOptions(
-        frame=_frame_of(predictor),
-        normalise=predictor.normalise,
-        skip_bad=True,
-        label=label_column,
-        image=image_column,
-        text=text_column,
+    reading = replace(
+        reading or ReadOptions(), frame=_frame_of(predictor), normalise=predictor.normalise, skip_bad=True
     )
     try:
         sets = _load(predictor, data, reading)
@@ -300,11 +292,7 @@ def predict_data(
 def _predict_picture(predictor: Predictor, path: Path) -> Array:
     if len(predictor.shape) != 3 and (predictor.backbone is None or predictor.backbone.kind != "images"):
         raise InputError(f"{path} is a picture, but the model was trained on rows of {predictor.shape[0]} numbers")
-    file = labelled_files(path.parent, [path.name], [0], predictor.classes)
-    picture, bad = _decoded(predictor, file)
-    if bad:
-        raise InputError(f"cannot read {path}: {bad[0].reason}")
-    return predictor.predict_set(replace(picture, normalise=predictor.normalise))
+    return predictor.predict_proba([path])
 
 
 def _load(predictor: Predictor, data: str, reading: ReadOptions) -> Sets:

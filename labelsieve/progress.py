@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from labelsieve.text import duration
@@ -104,7 +103,7 @@ class _Watcher:
         self.plan, self.pace = plan, Pace(clock)
         self.done = self.total = 0
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
     def step(self, done: int, total: int) -> None:
@@ -147,7 +146,7 @@ class LiveLine(_Watcher):
         self.live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.live.stop()
 
     def epoch(self, row: Row) -> None:
@@ -189,7 +188,7 @@ class Counting:
             self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.bar:
             self.bar.stop()
 

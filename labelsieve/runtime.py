@@ -1,9 +1,10 @@
-"""Random generators that depend on a seed and a purpose only, devices, and the batch size of predictions."""
+"""Random generators that depend on a seed and a purpose only, devices, threads, and the batch size of predictions."""
 
 import hashlib
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -62,6 +63,17 @@ def join_adjacent(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             joined.append(tensor.detach().flatten())
         end = tensor.data_ptr() + tensor.numel() * tensor.element_size()
     return joined
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use this number of CPU threads; sums that are split differently are rounded differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_optimizers() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\0]")  # spreadsheets run cells that start like this
@@ -21,6 +22,12 @@ def unescape_cell(text: str) -> str:
 def printable(text: str) -> str:
     """Return the text for a terminal, with control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def listed(names: Iterable[str], limit: int) -> str:
+    """Return names separated by commas, with the number of those beyond the limit."""
+    names = list(names)
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
 def parse_integer(text: str) -> int:

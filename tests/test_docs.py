@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import photos, stages
-from labelsieve.methods import METHODS, options_of
+from labelsieve.catalogue import options_of
+from labelsieve.methods import METHODS
 from labelsieve.paper.figures import points
 from labelsieve.paper.tables import experiment, tables
 from labelsieve.runs.find import identity, known_runs

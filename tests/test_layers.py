@@ -42,14 +42,14 @@ ARROWS: dict[str, set[str]] = {
     "review": {"data", "errors", "features", "files", "models", "predict", "runs", "text"},
     "report": {"audit", "errors", "files", "review", "runs", "text"},
     "auto": {
-        *("audit", "core", "data", "errors", "features", "files", "methods", "models", "predict", "progress"),
-        *("quality", "review", "runs", "runs.execute", "runtime", "text", "train"),
+        *("audit", "catalogue", "core", "data", "errors", "features", "files", "methods", "models", "predict"),
+        *("progress", "quality", "review", "runs", "runs.execute", "runtime", "text", "train"),
     },
     "sweep": {
         *("catalogue", "data", "errors", "features", "files", "models", "noise", "runs", "runs.execute", "runtime"),
         *("text", "train"),
     },
-    "paper": {"data", "errors", "files", "methods", "noise", "runs", "runtime", "sweep"},
+    "paper": {"catalogue", "data", "errors", "files", "methods", "noise", "runs", "runtime", "sweep"},
     "integrations": {"audit", "core", "data", "errors", "loss", "methods", "models", "runtime", "train"},
     "commands": {
         *("__init__", "audit", "auto", "catalogue", "config", "data", "errors", "export", "features", "files"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.text import escape_cell, plain_equations, printable, rounded, unescape_cell
+from labelsieve.text import escape_cell, listed, plain_equations, printable, rounded, unescape_cell
 
 
 @given(st.text(alphabet="=+-@'\t\r\n\0ax, ", max_size=6))
@@ -52,3 +52,10 @@ def test_the_equations_of_every_method_become_plain_text():
     for name in METHODS:
         equation = plain_equations(page(name)).split("## Equation")[1].split("## Options")[0]
         assert not set("\\$") & set(equation), name
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a, b"), (["a", "b", "c", "d"], "a, b and 2 more")]
+)
+def test_names_beyond_the_limit_are_counted(names, text):
+    assert listed(iter(names), 2) == text

@@ -67,12 +67,8 @@ def explain(guesses: Guesses) -> Explanation:
         none = Interval(0.0, 0.0, 0.0)
         return Explanation(guesses, np.eye(classes), Noise(none, [none] * classes, np.eye(classes)), 0.0)
     found = _explain(replace(guesses.undecided, decided=None))
-    merged = {}
-    for name in ("confidence", "likeliest", "likelihood"):
-        merged[name] = getattr(guesses, name).copy()
-        merged[name][~decided] = getattr(found.guesses, name)
     noise = with_correct_labels(found.noise, found.guesses.labels, guesses.labels)
-    return found._replace(guesses=replace(guesses, **merged), noise=noise)
+    return found._replace(guesses=guesses.replaced(~decided, found.guesses), noise=noise)
 
 
 def _explain(guesses: Guesses) -> Explanation:

@@ -11,8 +11,8 @@ from labelsieve.audit.guesses import Array, Guesses
 from labelsieve.audit.others import OtherIssues, conflicting, twins, verdict_on
 from labelsieve.audit.others import remarks as remarks_on
 from labelsieve.audit.posterior import estimate_label_given_true, label_probability, most_probable_others
-from labelsieve.audit.quality import THRESHOLD, judge_labels
-from labelsieve.text import percent
+from labelsieve.audit.quality import THRESHOLD, Judged, judge_labels
+from labelsieve.text import listed, percent
 
 MARGIN_WEIGHT = 0.25  # of the log-odds of the training margin (docs/decisions/023)
 MIN_SHARE = 1e-6  # before taking log-odds
@@ -158,11 +158,10 @@ def lost_remark(classes: Sequence[str], lost: Array) -> str:
     """Return a sentence on classes that corrections would leave almost empty; empty without any."""
     if not len(lost):
         return ""
-    names = ", ".join(classes[place] for place in lost[:PRINTED_LOST])
-    more = f" and {len(lost) - PRINTED_LOST:,} more" if len(lost) > PRINTED_LOST else ""
+    names = listed((classes[place] for place in lost), PRINTED_LOST)
     what = "this class" if len(lost) == 1 else "these classes"
     return (
-        f"Most labels of {names}{more} look wrong, and corrections would leave hardly any: the model has probably not "
+        f"Most labels of {names} look wrong, and corrections would leave hardly any: the model has probably not "
         f"learned {what}, so these labels are not corrected. Check them, and add samples."
     )
 
@@ -218,7 +217,8 @@ def findings_from_guesses(
 
     Args:
         ids: (n) names of the samples. Default: their positions.
-        training: Mean margin (n) of each sample during training, and how often each was seen (n).
+        training: Mean margin (n) of each sample during training, and how often each was seen (n); used if the
+            classifier was trained on the labels.
         remarks: (n) sentences to append to the reasons, or empty strings.
         rate: Noise rate, if it is known better from held-out samples; class shares are scaled to add up to it.
         out_of_sample: Whether the classifier was not trained on the labels that it judges.
@@ -227,37 +227,49 @@ def findings_from_guesses(
     """
     current = guesses if second is None else second  # a person may have changed labels since the first guesses
     labels, decided = current.labels, current.decided
-    before = guesses.labels if decided is not None and guesses.decided is None else None
-    error = first_rate = None
-    if out_of_sample or second is not None:
-        error = held_out_error(guesses)
-        true_guesses, label_given, quality, noise, first_rate = judge_labels(guesses, second, rate)
-        guesses = guesses if second is None else true_guesses
-        rate = None  # known to the judgment
-    else:
-        true_guesses, label_given = guesses, estimate_label_given_true(guesses)
-        quality, noise = label_probability(true_guesses, label_given), estimate_in_sample_noise(guesses)
+    learned = second is None and not out_of_sample
+    judged = _judge_learned_labels(guesses, training, rate) if learned else judge_labels(guesses, second, rate)
+    shown = guesses if second is None else judged.guesses  # whose probabilities the reasons follow
+    quality = judged.quality if decided is None else np.where(decided, 1.0, judged.quality)
+    issues = quality < THRESHOLD
+    other = most_probable_others(judged.guesses, judged.label_given)
+    likelihood = np.where(shown.likeliest == other[:, None], shown.likelihood, 0).sum(1)  # of the other class
+    ids = ids if ids is not None else [str(index) for index in range(len(labels))]
+    if others is not None:
+        pairs = zip(remarks or [""] * len(labels), remarks_on(others, labels, classes, ids), strict=True)
+        remarks = [f"{remark} {besides}".strip() for remark, besides in pairs]
+    return Findings(
+        classes=classes,
+        ids=ids,
+        labels=labels,
+        suggested=np.where(issues | (likelihood > shown.confidence), other, labels),
+        quality=quality,
+        issues=issues,
+        why=reasons(shown, other, likelihood, issues, classes, remarks),
+        noise=judged.noise,
+        trusts_labels=trusts_labels,
+        held_out=held_out,
+        decided=decided,
+        given_rate=given_rate,
+        others=others,
+        held_out_error=None if learned else held_out_error(guesses),
+        held_out_rate=judged.first_rate,
+        before=guesses.labels if decided is not None and guesses.decided is None else None,
+    )
+
+
+def _judge_learned_labels(guesses: Guesses, training: tuple[Array, Array] | None, rate: Interval | None) -> Judged:
+    """Judge the labels that a model has learned; the arguments are those of `findings_from_guesses`."""
+    label_given = estimate_label_given_true(guesses)
+    quality, noise = label_probability(guesses, label_given), estimate_in_sample_noise(guesses)
     if training is not None:
         quality = add_training_margin(quality, *training)
-    if decided is not None:
-        quality = np.where(decided, 1.0, quality)
-    issues = quality < THRESHOLD
-    other = most_probable_others(true_guesses, label_given)
+    if guesses.decided is not None:
+        quality = np.where(guesses.decided, 1.0, quality)
     if rate is not None:
-        rate = rate._replace(high=max(rate.high, float(issues.mean())))  # the range includes the issues
-        noise = reconcile(noise, rate, np.bincount(labels, minlength=guesses.num_classes))
-    likelihood = np.where(guesses.likeliest == other[:, None], guesses.likelihood, 0).sum(1)  # of the other class
-    suggested = np.where(issues | (likelihood > guesses.confidence), other, labels)
-    ids = ids if ids is not None else [str(index) for index in range(len(guesses))]
-    if others is not None:
-        pairs = zip(remarks or [""] * len(guesses), remarks_on(others, labels, classes, ids), strict=True)
-        remarks = [f"{remark} {besides}".strip() for remark, besides in pairs]
-    why = reasons(guesses, other, likelihood, issues, classes, remarks)
-    judged = (suggested, quality, issues, why, noise)
-    return Findings(
-        *(classes, ids, labels, *judged, trusts_labels, held_out, decided, given_rate, others, error, first_rate),
-        before=before,
-    )
+        rate = rate._replace(high=max(rate.high, float((quality < THRESHOLD).mean())))  # the range includes the issues
+        noise = reconcile(noise, rate, np.bincount(guesses.labels, minlength=guesses.num_classes))
+    return Judged(guesses, label_given, quality, noise, None)
 
 
 def held_out_error(guesses: Guesses) -> float:
@@ -269,15 +281,13 @@ def held_out_error(guesses: Guesses) -> float:
 def add_training_margin(quality: Array, margin: Array, seen: Array) -> Array:
     """Add the mean training margin (n), from -1 to 1, to the log-odds of the quality (n) of seen samples."""
     odds = _log_odds(quality) + np.where(seen > 0, MARGIN_WEIGHT * _log_odds((1 + margin) / 2), 0.0)
-    probability: Array = 1 / (1 + np.exp(-odds))
-    return probability
+    return 1 / (1 + np.exp(-odds))
 
 
 def _log_odds(share: Array) -> Array:
     """Return log(share / (1 - share))."""
     share = np.clip(share.astype(np.float64), MIN_SHARE, 1 - MIN_SHARE)
-    odds: Array = np.log(share / (1 - share))
-    return odds
+    return np.log(share / (1 - share))
 
 
 def _suspects(issues: int, samples: int, rate: float) -> str:

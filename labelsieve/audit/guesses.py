@@ -41,6 +41,14 @@ class Guesses:
         decided = None if self.decided is None else self.decided[index]
         return Guesses(self.labels[index], self.confidence[index], *kept, self.num_classes, decided)
 
+    def replaced(self, where: Array, other: "Guesses") -> "Guesses":
+        """Return the guesses with those of `other` about the samples where a mask (n) is True; labels stay."""
+        parts = {}
+        for name in ("confidence", "likeliest", "likelihood"):
+            parts[name] = getattr(self, name).copy()
+            parts[name][where] = getattr(other, name)
+        return replace(self, **parts)
+
     @property
     def undecided(self) -> "Guesses":
         """Return the guesses for samples whose label no person has decided on."""

@@ -89,8 +89,7 @@ def apply_temperature(probs: Array, temperature: float) -> Array:
     """Divide the logits of probabilities (n, K) by the temperature."""
     logits = np.log(np.clip(probs, MIN_PROBABILITY, 1)) / temperature
     raised = np.exp(logits - logits.max(1, keepdims=True))
-    calibrated: Array = raised / raised.sum(1, keepdims=True)
-    return calibrated
+    return raised / raised.sum(1, keepdims=True)
 
 
 def _fit(probs: Array, labels: Array) -> tuple[_LabelModel, float]:
@@ -127,8 +126,7 @@ def _maximize(probs: Array, labels: Array, model: _LabelModel, penalty: float, r
 
 def _joint_probs(probs: Array, labels: Array, model: _LabelModel) -> Array:
     """Return P(true class and label), (n, K)."""
-    product: Array = probs * model.matrix().T[labels]
-    return product
+    return probs * model.matrix().T[labels]
 
 
 def _mean_wrong(probs: Array, labels: Array, model: _LabelModel) -> float:

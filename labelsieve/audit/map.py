@@ -61,13 +61,11 @@ def principal_components(rows: Array) -> Array:
     places = np.zeros((len(rows), 2))
     places[:, : found.shape[1]] = found
     farthest = places[np.abs(places).argmax(0), np.arange(2)]
-    oriented: Array = places * np.where(farthest < 0, -1, 1)
-    return oriented
+    return places * np.where(farthest < 0, -1, 1)
 
 
 def _scaled(places: Array) -> Array:
     """Scale coordinates (n, 2) to whole numbers from 0 to 1,000, both by the same factor."""
     low, high = places.min(0), places.max(0)
     scale = SIDE / max(float((high - low).max()), TINY)
-    whole: Array = np.rint((places - (low + high) / 2) * scale + SIDE / 2).astype(int)
-    return whole
+    return np.rint((places - (low + high) / 2) * scale + SIDE / 2).astype(int)

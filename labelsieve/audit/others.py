@@ -23,8 +23,7 @@ class OtherIssues:
     @property
     def near_duplicates(self) -> Array:
         """Return which samples (n) have a near-duplicate."""
-        found: Array = self.groups != NONE
-        return found
+        return self.groups != NONE
 
 
 def conflicting(groups: Array, labels: Array) -> Array:
@@ -33,8 +32,7 @@ def conflicting(groups: Array, labels: Array) -> Array:
     lowest, highest = labels.copy(), labels.copy()  # of each group, at the position of its first sample
     np.minimum.at(lowest, groups[inside], labels[inside])
     np.maximum.at(highest, groups[inside], labels[inside])
-    different: Array = inside & (lowest[groups] != highest[groups])
-    return different
+    return inside & (lowest[groups] != highest[groups])
 
 
 def twins(others: OtherIssues, labels: Array) -> Array:

@@ -66,8 +66,7 @@ class _Groups(NamedTuple):
         logits /= temperature
         raised = np.exp(logits - logits.max(0))
         raised[-1] *= self.remaining
-        calibrated: Array = raised / raised.sum(0)
-        return calibrated
+        return raised / raised.sum(0)
 
     def given(self, label_given: Array) -> Array:
         """Return P(label | true class) between the groups (L, L, B)."""
@@ -167,8 +166,7 @@ def with_mean_error(quality: Array, rate: float) -> Array:
     odds = np.log(np.maximum(quality, MIN_ODDS)) - np.log(np.maximum(1 - quality, MIN_ODDS))
     few = odds[evenly_spaced(len(odds), SHIFT_SAMPLES)]
     shift = _shift_to(few, rate, 0.0) if len(few) < len(odds) else 0.0
-    shifted: Array = 1 / (1 + np.exp(-odds - _shift_to(odds, rate, shift)))
-    return shifted
+    return 1 / (1 + np.exp(-odds - _shift_to(odds, rate, shift)))
 
 
 def _shift_to(odds: Array, rate: float, shift: float) -> float:
@@ -225,8 +223,7 @@ def count_joint(guesses: Guesses) -> Array:
 def label_given_true(joint: Array) -> Array:
     """Return T[y, j] = P(label y | true class j) of joint counts (K, K)."""
     smoothed = joint + PRIOR / len(joint)
-    shares: Array = smoothed / smoothed.sum(0)
-    return shares
+    return smoothed / smoothed.sum(0)
 
 
 def estimate_label_given_confident(guesses: Guesses) -> Array:
@@ -239,8 +236,7 @@ def levelled(label_given: Array, weight: float) -> Array:
     classes = len(label_given)
     wrong = 1 - label_given.diagonal().mean()
     uniform = np.where(np.eye(classes) > 0, 1 - wrong, wrong / (classes - 1))
-    mixed: Array = (1 - weight) * label_given + weight * uniform
-    return mixed
+    return (1 - weight) * label_given + weight * uniform
 
 
 def calibrate(guesses: Guesses, label_given: Array) -> Guesses:
@@ -300,8 +296,7 @@ def shrunk_label_given_true(counts: Array) -> Array:
     wrong = ((counts * off).sum() + 1) / (counts.sum() + 2)
     common = np.where(off > 0, wrong / (classes - 1), 1 - wrong)
     smoothed = np.where(off > 0, mean + kept * (counts - mean), counts) + UNMIXING_PRIOR * common
-    shares: Array = smoothed / smoothed.sum(0)
-    return shares
+    return smoothed / smoothed.sum(0)
 
 
 def best_temperature(guesses: Guesses, label_given: Array, mixed: bool = True) -> float:
@@ -346,5 +341,4 @@ def deconvolve(probs: Array, given: Array) -> Array:
         labels = np.einsum("yjn,jn->yn", given, true)
         ratio = np.divide(probs, np.maximum(labels, least, out=labels), out=labels)
         true = true * np.einsum("yn,yjn->jn", ratio, given)
-    result: Array = true / true.sum(0)
-    return result
+    return true / true.sum(0)

@@ -80,13 +80,13 @@ def estimate_noise(labels: Array, pred_probs: Array) -> Noise:
 
 
 class Judged(NamedTuple):
-    """The judgment of labels by out-of-sample guesses."""
+    """The judgment of labels."""
 
     guesses: Guesses  # about true classes
     label_given: Array  # (K, K) P(label | true class)
     quality: Array  # (n) probability that the label is correct
     noise: Noise
-    first_rate: float  # noise rate of the labels that the first guesses are about, without decided ones
+    first_rate: float | None  # noise rate of the undecided labels of the first guesses; None if they were learned
 
 
 def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval | None = None) -> Judged:
@@ -116,8 +116,7 @@ def judge_labels(first: Guesses, second: Guesses | None = None, rate: Interval |
 
 def _at_least(quality: Array, lowest: float) -> Array:
     """Raise qualities (n) below one half so that none is below `lowest`; their order and the suspects stay."""
-    raised: Array = np.where(quality < THRESHOLD, lowest + (1 - lowest / THRESHOLD) * quality, quality)
-    return raised
+    return np.where(quality < THRESHOLD, lowest + (1 - lowest / THRESHOLD) * quality, quality)
 
 
 def _noise_left(noise: Noise, likely: Array, before: Array, now: Guesses) -> Noise:
@@ -183,8 +182,7 @@ def _criteria_all(labels: Array, pred_probs: Array, lam: float) -> Array:
         scores[rows] = confidence - lam * np.einsum("nk,nk->n", penalty[labels[rows]], probs)
 
     each_checked_chunk(pred_probs, score)
-    quality: Array = np.clip((scores + lam) / (1 + lam), 0, 1)
-    return quality
+    return np.clip((scores + lam) / (1 + lam), 0, 1)
 
 
 def _penalty_labels(labels: Array, pred_probs: Array) -> Array:

@@ -1,4 +1,7 @@
-"""Audit of a finished run: `audit_run` writes its files, `findings_of_run` returns its findings."""
+"""Audit of a finished run: `audit_run` writes its files, `findings_of_run` returns its findings.
+
+`score_run` compares the findings with the truth, for a run on features to whose labels noise was added.
+"""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -8,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import Findings, findings_from_guesses
@@ -18,8 +22,11 @@ from labelsieve.auto.samples import sample_renderer, sample_texts
 from labelsieve.data import Labelled, Trainable
 from labelsieve.data.labels import LabelOverlay
 from labelsieve.errors import InputError
+from labelsieve.features.judge import choose_strength, fit_head
 from labelsieve.features.neighbours import find_other_issues, limit_of_search
+from labelsieve.files import DONE
 from labelsieve.methods import Problem, make
+from labelsieve.models.linear import head_logits
 from labelsieve.predict import load
 from labelsieve.review.decisions import read_decisions
 from labelsieve.runs.data import Gathered, Shelf, gather, reading_of
@@ -29,7 +36,7 @@ from labelsieve.runs.read import CORRECTED, HEAD, HEADS, HELD_OUT, PLAIN, TARGET
 from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import Experiment, experiment_from, with_defaults
 from labelsieve.runtime import is_usable
-from labelsieve.text import printable
+from labelsieve.text import percent, printable
 
 FITS_ALL_LABELS = ("default", "active-bias")  # methods that train on every label as it is
 NOT_TRAINED_ON = "The model was not trained on it."
@@ -98,10 +105,10 @@ def judged_folder(run: Path) -> Path:
     It is a linear head on features if the whole network was fine-tuned, a plain judge in a training from scratch.
     """
     before = (run / folder / "1" for folder in (HEAD, PLAIN))
-    return next((folder for folder in before if (folder / "done").exists()), run)
+    return next((folder for folder in before if (folder / DONE).exists()), run)
 
 
-def _features_of(samples: Trainable) -> torch.Tensor | None:
+def _features_of(samples: Trainable) -> Tensor | None:
     """Return the features (n, F) that were computed from samples; None for images and tables."""
     return samples.images if isinstance(samples, Labelled) and samples.original is not None else None
 
@@ -115,26 +122,49 @@ def findings_of_run(
 ) -> Findings:
     """Judge every label of a run from its sample statistics and the trainings in its folder."""
     guesses, second, training, out_of_sample = opinion_on(path, samples, len(classes))
-    known: dict[str, Any] = {
-        "training": training,
-        "out_of_sample": out_of_sample,
-        "remarks": _remarks_of(samples, out_of_sample),
-    }
-    known |= {"second": second, "others": others}
-    if out_of_sample:
-        return findings_from_guesses(guesses, tuple(classes), ids, rate=rate_of_selecting(path), **known)
-    return _judge(path, read_run(path, with_tables=False), guesses, classes, ids, **known)
+    remarks = _remarks_of(samples, out_of_sample)
+    if not out_of_sample:
+        run = read_run(path, with_tables=False)
+        return _judge(path, run, guesses, classes, ids, training=training, remarks=remarks, others=others)
+    return findings_from_guesses(
+        guesses,
+        tuple(classes),
+        ids,
+        remarks=remarks,
+        rate=rate_of_selecting(path),
+        out_of_sample=True,
+        second=second,
+        others=others,
+    )
 
 
 def _judge(
-    path: Path, run: Run, guesses: Guesses, classes: Sequence[str], ids: Sequence[str] | None, **known: Any
+    path: Path,
+    run: Run,
+    guesses: Guesses,
+    classes: Sequence[str],
+    ids: Sequence[str] | None,
+    *,
+    training: tuple[Array, Array] | None = None,
+    remarks: Sequence[str] | None = None,
+    others: OtherIssues | None = None,
 ) -> Findings:
-    """Judge every label, with the noise rate of held-out samples if there are enough of them."""
+    """Judge every label by a model that learned them, with the noise rate of held-out samples if there are enough."""
     held = held_out_guesses(path)
     noise = noise_of_guesses(held)
     rate, count = (reported_rate(noise.rate), len(held)) if held is not None and noise else (None, 0)
-    known |= {"trusts_labels": _trusts_labels(run.spec), "given_rate": given_rate(run)}
-    return findings_from_guesses(guesses, tuple(classes), ids, rate=rate, held_out=count, **known)
+    return findings_from_guesses(
+        guesses,
+        tuple(classes),
+        ids,
+        training=training,
+        remarks=remarks,
+        trusts_labels=_trusts_labels(run.spec),
+        rate=rate,
+        held_out=count,
+        given_rate=given_rate(run),
+        others=others,
+    )
 
 
 def given_rate(run: Run) -> float:
@@ -169,7 +199,7 @@ def _data_of_run(
     """
     changed: dict[str, Any] = {name: value for name, value in (("data", data), ("labels", labels)) if value is not None}
     changed["cache"] = cache
-    folder = path / HEAD / "1" if (path / HEAD / "1" / "done").exists() else path
+    folder = path / HEAD / "1" if (path / HEAD / "1" / DONE).exists() else path
     spec = read_head(folder)
     experiment = replace(experiment_from(with_defaults(spec["experiment"])), **changed)
     if experiment.corrected is not None:  # in the run folder, which may have been moved
@@ -224,3 +254,39 @@ def print_ignored_decisions(folder: Path, export: Sequence[str]) -> None:
     if count:
         command = printable(f"labelsieve review {shlex.quote(str(folder))} --export reviewed.csv")
         print(f"corrected.csv ignores the {count:,} decisions in {folder}/review; to apply them: {command}")
+
+
+# ---- score ---------------------------------------------------------------------------------------------------------
+
+
+def score_run(path: Path) -> list[str]:
+    """Return sentences on how well a finished run found the labels that were made wrong, and on its test error."""
+    run = read_run(path)
+    experiment = replace(experiment_from(with_defaults(run.spec)), corrected=None)
+    gathered = gather(experiment, Shelf())
+    train, test = gathered.train, gathered.test
+    assert isinstance(train, Labelled) and isinstance(test, Labelled) and train.clean is not None
+    wrong = (train.labels != train.clean).numpy()
+    findings = findings_of_run(path, read_samples(path) or {}, train.classes)
+    suspects = findings.issues[gathered.places.train.numpy()]
+    found = int((wrong & suspects).sum())
+    torch.set_num_threads(1)  # small regressions: several threads would mostly wait for each other
+    plain, best = (_regression_error(train, labels, test) for labels in (train.labels, train.clean))
+    return [
+        f"{wrong.sum():,} of the {len(train):,} labels were made wrong. The audit suspects {suspects.sum():,} labels "
+        f"and found {found:,} of the wrong ones: recall {_share(found, wrong)}, precision {_share(found, suspects)}.",
+        f"Error on {len(test):,} test samples: {run.end['last']:.1f}%. A logistic regression on the wrong "
+        f"labels has {plain:.1f}%, on the true labels {best:.1f}%.",
+    ]
+
+
+def _share(found: int, of: Array) -> str:
+    return percent(found / max(1, int(of.sum())))
+
+
+def _regression_error(train: Labelled, labels: Tensor, test: Labelled) -> float:
+    """Return the test error, in percent, of a logistic regression fitted to labels (n), regularised by validation."""
+    targets, strength = choose_strength(train.images, labels, train.num_classes)
+    mean, scale, head = fit_head(train.images, targets, strength)
+    predicted = head_logits((test.images - mean) / scale, head[None])[:, 0].argmax(1)
+    return 100 * (predicted != test.labels).double().mean().item()

@@ -30,7 +30,7 @@ from labelsieve.quality import judge
 from labelsieve.review.decisions import decisions_path
 from labelsieve.runs.execute import versions
 from labelsieve.runs.read import read_json
-from labelsieve.text import parse_number, printable
+from labelsieve.text import listed, parse_number, printable
 
 Names = tuple[str, ...]
 Record = tuple[int, list[str]]  # number of a line and its cells
@@ -127,8 +127,8 @@ def _judge_by_probabilities(
     candidates = known or of_data
     numbers, names, assumed = class_numbers(read_labels(labels), candidates, labels, count)
     if assumed or (candidates and not known):
-        listed = printable(", ".join(names[:PRINTED_CLASSES])) + (", ..." if count > PRINTED_CLASSES else "")
-        print(f"assumed order of the columns: {listed}; name them with --classes if this is wrong")
+        order = printable(listed(names, PRINTED_CLASSES))
+        print(f"assumed order of the columns: {order}; name them with --classes if this is wrong")
     return _Evidence(guesses_from_probs(numbers, probs), names)
 
 
@@ -252,10 +252,7 @@ def _only_array(path: Path, kind: str) -> Array:
         if len(arrays) != 1:
             raise InputError(f"{path} holds {len(arrays)} arrays ({', '.join(arrays)}); give {ACCEPTED[kind]}")
         return next(iter(arrays.values()))
-    try:
-        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError):
-        return load_npy(path)  # raises an error with the reason
+    return load_npy(path, mapped=True)
 
 
 def _labels_of_data(path: Path) -> Array:

@@ -6,8 +6,6 @@
 
 import io
 import json
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,13 @@ from labelsieve.audit.guesses import Guesses
 from labelsieve.audit.posterior import most_probable_others
 from labelsieve.audit.quality import THRESHOLD, Judged, judge_labels
 from labelsieve.data import Labelled
-from labelsieve.data.load import find
-from labelsieve.features.embed import Cache, seconds_per_sample, unknown_samples
-from labelsieve.features.judge import Judgment, choose_strength, judge_features, seconds_of_heads
-from labelsieve.files import SUMS, usable_cores, write_atomically, write_seal
+from labelsieve.features.judge import Judgment, choose_strength, judge_features
+from labelsieve.files import SUMS, write_atomically, write_seal
 from labelsieve.models.linear import one_hot
-from labelsieve.runs.data import Gathered, Shelf, backbone_of, reading_of
+from labelsieve.runs.data import Gathered
 from labelsieve.runs.read import JUDGMENT, TARGETS, Array
 from labelsieve.runs.spec import Experiment
-from labelsieve.runtime import device_name, load_optimizers
-from labelsieve.text import duration, percent
+from labelsieve.text import percent
 
 SUMMARY = "summary.json"
 
@@ -69,49 +64,6 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment, fin
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1).encode())
     write_seal(folder / SUMS, [JUDGMENT, TARGETS, SUMMARY])
     return summary
-
-
-def forecast_heads(
-    experiment: Experiment,
-    stages: Sequence[str],
-    path: Path,
-    shelf: Shelf,
-    finetuning: Callable[[int, int], float],
-    began: float,
-) -> str:
-    """Describe the stages of a training on features, and its cost from a few samples; nothing is kept.
-
-    Args:
-        finetuning: Returns the seconds of fine-tuning from the number of samples and of classes.
-        began: When the command began, by time.perf_counter.
-    """
-    splits = find(experiment.data, reading_of(experiment)).splits()
-    train = splits["train"]
-    spec = backbone_of(experiment)
-    missing, seconds, dim = 0, 0.0, train.shape[0] if isinstance(train, Labelled) else 0
-    backbone = None if spec is None else shelf.backbone(spec)
-    load_optimizers()
-    start = time.perf_counter() - began
-    if backbone is not None:
-        cache = Cache(backbone, experiment.cache)
-        missing = sum(len(unknown_samples(split, cache)) for split in splits.values())
-        seconds = missing * seconds_per_sample(train, backbone) / (experiment.workers or usable_cores())
-        dim = backbone.dim
-    heads = seconds_of_heads(len(train), dim, len(train.classes), experiment.device) / experiment.threads
-    known = "features are in the cache" if spec else "features are given"
-    work = f"{missing:,} features to compute ({duration(seconds)})" if missing else known
-    if (last := finetuning(len(train), len(train.classes))) > 0:
-        work += f"; fine-tuning takes {duration(last)}"
-    whole = duration(2 * start + seconds + heads + last)
-    return "\n".join(
-        [
-            f"data:    {experiment.data}: {len(train):,} samples of {len(train.classes)} classes",
-            "stages:",
-            *(f"  {number}. {stage}" for number, stage in enumerate(stages, 1)),
-            f"cost:    about {whole} on {device_name(experiment.device)}; {work}",
-            f"folder:  {path}{' (exists)' if path.exists() else ''}",
-        ]
-    )
 
 
 def _lost_classes(found: Judged, learned: Array, labels: Array, num_classes: int) -> Array:

@@ -8,7 +8,7 @@ first ones corrected, again without the fifth that they judge.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from labelsieve.audit.held_out import (
     in_larger_set,
     label_log_likelihood,
 )
+from labelsieve.files import DONE
 from labelsieve.runs.read import (
     HELD_OUT,
     PLAIN,
@@ -97,11 +98,8 @@ def _with_judged(samples: Mapping[str, Array], judgment: Mapping[str, Array], na
         samples = {key: value for key, value in samples.items() if key != "decided"} | {"label": samples["before"]}
     guesses = guesses_from_run(samples, num_classes)
     trained = samples["split"] == TRAINED
-    judged = {}
-    for field in ("confidence", "likeliest", "likelihood"):
-        judged[field] = getattr(guesses, field).copy()
-        judged[field][trained] = judgment[f"{name}/{field}"]
-    return replace(guesses, **judged)
+    confidence, *kept = (judgment[f"{name}/{part}"] for part in ("confidence", "likeliest", "likelihood"))
+    return guesses.replaced(trained, Guesses(guesses.labels[trained], confidence, kept[0], kept[1], num_classes))
 
 
 def judges_of(run: Path) -> Judges | None:
@@ -115,7 +113,7 @@ def judges_of(run: Path) -> Judges | None:
 def best_judges(run: Path, kind: str) -> Judges | None:
     """Return the five judges of a kind that predict held-out labels best, if there are several learning rates."""
     by_lr: dict[float, list[Path]] = {}
-    marks = [mark for mark in (run / kind).glob("*/done") if mark.parent.name.isdecimal()]
+    marks = [mark for mark in (run / kind).glob(f"*/{DONE}") if mark.parent.name.isdecimal()]
     for mark in sorted(marks, key=lambda mark: int(mark.parent.name)):
         by_lr.setdefault(read_run(mark.parent, with_tables=False).spec["lr"], []).append(mark.parent)
     found = [_read_judges(kind, lr, folders) for lr, folders in by_lr.items() if len(folders) == FOLDS]

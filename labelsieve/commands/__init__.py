@@ -38,8 +38,7 @@ class Command(NamedTuple):
 def find_command(name: str) -> Command:
     """Import the module of a command."""
     if name in ("table", "figure", "results"):
-        found: Command = import_module("labelsieve.commands.paper").PAPER[name]
-        return found
+        return import_module("labelsieve.commands.paper").PAPER[name]
     module = import_module(f"labelsieve.commands.{name}")
     return Command(module.add_arguments, module.run)
 

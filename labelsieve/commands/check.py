@@ -14,5 +14,4 @@ def run(options: Namespace) -> None:
     from labelsieve.data.check import check
 
     shared.refuse_ambiguous(options.data)
-
-    check(options.data, options.size, options.label_column, options.image_column, options.text_column)
+    check(options.data, shared.reading(options, size=options.size))

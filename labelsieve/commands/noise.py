@@ -44,7 +44,7 @@ def run(options: Namespace) -> None:
     if not shared.is_matrix(options.kind):
         shared.check_noise(options.kind, options.rate)
     from labelsieve.data.labels import write_labels
-    from labelsieve.data.load import ReadOptions, find, load_data
+    from labelsieve.data.load import find, load_data
     from labelsieve.data.sets import Texts
     from labelsieve.noise import corrupt, transition_counts
     from labelsieve.runs.data import noise_matrix
@@ -52,12 +52,7 @@ def run(options: Namespace) -> None:
     if options.paper:
         _write_paper_noise(options.data, options.out)
         return
-    reading = ReadOptions(
-        label=options.label_column,
-        image=options.image_column,
-        text=options.text_column,
-        skip_bad=options.skip_bad,
-    )
+    reading = shared.reading(options, skip_bad=options.skip_bad)
     listed = find(options.data, reading).train  # texts are not encoded: only their labels are needed
     train = listed if isinstance(listed, Texts) else load_data(options.data, reading).train
     matrix = noise_matrix(options.kind, options.rate, options.noise_map, len(train.classes))

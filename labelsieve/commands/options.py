@@ -11,13 +11,16 @@ from argparse import (
 )
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labelsieve.catalogue import parse_noise
 from labelsieve.errors import InputError
 from labelsieve.files import usable_cores
 from labelsieve.runs.spec import DATASET_SETTINGS, OPEN_SETTINGS, Experiment
 from labelsieve.text import parse_integer, parse_number
+
+if TYPE_CHECKING:
+    from labelsieve.data import ReadOptions
 
 DATA_HELP = (
     "a folder of images with one folder per class; a .csv, .tsv or .parquet table with a label column and image paths, "
@@ -226,7 +229,10 @@ def add_machines(parser: ArgumentParser) -> _ArgumentGroup:
     """Add the options for where many runs are computed."""
     group = add_machine(parser)
     group.add_argument(
-        "--at-once", type=integer, metavar="N", help="runs that share a GPU. Default: as many as fit and pay"
+        "--at-once",
+        type=integer,
+        metavar="N",
+        help="runs that a GPU trains at the same time. Default: up to 6, as many as fit into its memory; with Ray, 1",
     )
     add_on(group)
     return group
@@ -297,6 +303,14 @@ def save_config(options: Namespace) -> None:
 
         save_settings(options.save_config, options.settings)
         print(f"settings: {options.save_config}", file=sys.stderr)
+
+
+def reading(options: Namespace, size: int | None = None, skip_bad: bool = False) -> "ReadOptions":
+    """Return how to read data, with the columns that were named."""
+    from labelsieve.data import ReadOptions
+
+    columns = {"label": options.label_column, "image": options.image_column, "text": options.text_column}
+    return ReadOptions(size=size, skip_bad=skip_bad, **columns)
 
 
 def selected(options: Namespace, *names: str) -> dict[str, Any]:

@@ -35,8 +35,7 @@ def run(options: Namespace) -> None:
     if out:
         refuse_others(out, ",".join(COLUMNS))
     predictor = load(options.run, options.device, options.model)
-    columns = (options.label_column, options.image_column, options.text_column)
-    probs, given, names = predict_data(predictor, options.data, *columns)
+    probs, given, names = predict_data(predictor, options.data, shared.reading(options))
     rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows([COLUMNS, *rows])

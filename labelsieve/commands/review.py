@@ -5,6 +5,7 @@ from pathlib import Path
 
 from labelsieve.commands import options as shared
 from labelsieve.errors import InputError
+from labelsieve.files import DONE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def run(options: Namespace) -> None:
     from labelsieve.review.session import serve_review
 
     for folder in options.runs:
-        if (folder / "done").exists() and not (folder / "audit" / "summary.json").exists():
+        if (folder / DONE).exists() and not (folder / "audit" / "summary.json").exists():
             from labelsieve.auto.audit import audit_run
 
             audit_run(folder)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from labelsieve.runs.data import Shelf
     from labelsieve.runs.team import Team
 
-NOT_FOR_HEADS = ("valid", "weight_decay", "nesterov", "sampler", "forward", "normalise", "scores")
+NOT_FOR_HEADS = (
+    *("valid", "weight_decay", "nesterov", "sampler", "forward", "normalise", "scores", "augment", "stream"),
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -121,19 +123,16 @@ def _lead(
     options: Namespace, experiment: Experiment, noise_is_unknown: bool, team: "Team | None", began: float
 ) -> None:
     """Train in this process, or in all those of a team."""
-    from labelsieve.auto.train import (
-        Runner,
-        forecast,
+    from labelsieve.auto.forecast import forecast
+    from labelsieve.auto.request import (
         is_finished_request,
         make_request,
-        mend,
-        print_finished,
         request_facts,
         save_request,
-        train,
         with_default_backbone,
         with_threads,
     )
+    from labelsieve.auto.train import Runner, mend, print_finished, train
     from labelsieve.runs.data import Shelf
     from labelsieve.runs.find import refuse_running
     from labelsieve.runs.track import track_finished

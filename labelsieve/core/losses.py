@@ -16,7 +16,7 @@ NO_CLASS = -(2**62)  # torch would ignore samples with the label -100 instead of
 
 
 class Predictions(NamedTuple):
-    """What networks predict for a batch."""
+    """Predictions of networks for a batch."""
 
     logits: Tensor  # (N, B, K) or (B, K)
     logs: Tensor | None  # shape of the logits, their log_softmax with gradient, if the loss uses it

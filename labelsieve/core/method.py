@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,6 @@ class Method(nn.Module):
         selects = [isinstance(part, Select) and part.num_kept_is_fixed for part in self._weighing]
         self._keeps_selection = relabel is None or relabel.keeps_selection
         self._only_selects = selects == [True] and self._keeps_selection  # weights are 0 or 1, at least one is 1
-        self.register_load_state_dict_pre_hook(_add_missing_epoch)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_resume_epoch)  # type: ignore[no-untyped-call]
 
     @property
@@ -357,11 +356,6 @@ def _resume_epoch(method: Method, keys: object) -> None:
     method.current_epoch, method.started = None, False
     if (epoch := int(method.epoch)) != NO_EPOCH:
         method.start_epoch(epoch)
-
-
-def _add_missing_epoch(method: Method, state: dict[str, Any], prefix: str, *others: object) -> None:
-    """Add the epoch to states of earlier versions, which were saved between two epochs."""
-    state.setdefault(f"{prefix}epoch", torch.tensor(NO_EPOCH))
 
 
 def _with_network_axis(predict: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -164,8 +164,7 @@ def _gather_numbers(numbers: Sequence[int], device: torch.device) -> list[list[i
     mine = torch.tensor(numbers, dtype=torch.int64, device=device)
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, mine)
-    found: list[list[int]] = torch.stack(parts).tolist()
-    return found
+    return torch.stack(parts).tolist()
 
 
 def _grown(flags: Tensor, size: int) -> Tensor:

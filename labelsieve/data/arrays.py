@@ -208,8 +208,7 @@ def _member_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: str)
 
 
 def _read_array(file: IO[bytes]) -> Array:
-    array: Array = np.lib.format.read_array(file, allow_pickle=False)
-    return array
+    return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _expected_size(file: IO[bytes], place: str) -> int:

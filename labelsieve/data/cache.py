@@ -22,9 +22,9 @@ from labelsieve.data.images import (
     Frame,
     Pictures,
     Reader,
-    SubsetReader,
     decode_into,
     file_stamp,
+    unwrapped,
 )
 from labelsieve.errors import InputError, ResourceError
 from labelsieve.files import disk_error
@@ -143,8 +143,7 @@ def _stamp(read: Reader, index: int) -> str:
 
     A reader other than FileReader can provide it by a method `stamp`.
     """
-    if isinstance(read, SubsetReader):
-        return _stamp(read.read, read.index[index])
+    read, index = unwrapped(read, index)
     if not isinstance(read, FileReader):
         return str(read.stamp(index)) if hasattr(read, "stamp") else ""
     try:

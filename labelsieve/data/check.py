@@ -15,7 +15,7 @@ from labelsieve.data.load import ReadOptions, find, frame_for
 from labelsieve.data.sets import Labelled, Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.progress import live_bar
-from labelsieve.text import printable
+from labelsieve.text import listed, printable
 
 MAX_LISTED = 20  # classes and duplicates that are listed by name
 MAX_SIZES = 5  # different image sizes that are listed one by one
@@ -29,18 +29,11 @@ class _Examined(NamedTuple):
     size: tuple[int, ...]  # (height, width), (columns,) or (characters,)
 
 
-def check(
-    data: str,
-    size: int | None = None,
-    label: str | None = None,
-    image: str | None = None,
-    text: str | None = None,
-    features: str | None = None,
-) -> None:
+def check(data: str, reading: ReadOptions | None = None) -> None:
     """Print a report on a dataset; raise InputError if files or rows cannot be used."""
-    options = ReadOptions(size=size, label=label, image=image, text=text, features=features)
-    listing = find(data, options)
-    frame = frame_for(listing, options)
+    reading = reading or ReadOptions()
+    listing = find(data, reading)
+    frame = frame_for(listing, reading)
     print(f"{data}: {listing.kind}")
     unusable = list(listing.unusable)
     examined: dict[str, dict[int, _Examined]] = {}
@@ -164,6 +157,4 @@ def _duplicates(examined: dict[str, dict[int, _Examined]], splits: dict[str, Und
 
 
 def _names(names: Iterable[str]) -> str:
-    escaped = [printable(name) for name in names]
-    more = len(escaped) - MAX_LISTED
-    return ", ".join(escaped[:MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+    return listed(map(printable, names), MAX_LISTED)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from labelsieve.errors import InputError
+from labelsieve.text import listed
 
 Array = np.ndarray[Any, Any]
 Labels = Sequence[Any] | Array
@@ -71,9 +72,7 @@ def quote(value: Any) -> str:
 
 def join_names(names: Iterable[str], limit: int = 12) -> str:
     """Return names separated by commas, with the number of those beyond the limit."""
-    names = list(names)
-    shown = ", ".join(quote(name)[1:-1] for name in names[:limit])
-    return shown + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+    return listed((quote(name)[1:-1] for name in names), limit)
 
 
 def _is_missing(label: Any) -> bool:

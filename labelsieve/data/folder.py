@@ -11,6 +11,7 @@ import torch
 from labelsieve.data.images import FileReader, Pictures, Unusable
 from labelsieve.data.sets import Listing
 from labelsieve.errors import InputError, nearest
+from labelsieve.text import listed
 
 IMAGE_FOLDER = "a folder of images"
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
@@ -233,5 +234,4 @@ def _suffix(name: str) -> str:
 
 
 def _quoted(names: Iterable[str]) -> str:
-    quoted = [repr(name) for name in names]
-    return ", ".join(quoted[:5]) + (f" and {len(quoted) - 5:,} more" if len(quoted) > 5 else "")
+    return listed(map(repr, names), 5)

@@ -43,7 +43,9 @@ LARGEST_SIDE = 224
 ORIENTATION = 0x0112  # EXIF tag
 START_OF_PIXELS, EXIF_OR_XMP = 0xDA, 0xE1  # JPEG markers; segments of the latter can contain an orientation
 
-ScaledPixels = tuple[Array, float, float]  # (H, W, C), and the part of H and W that is image: 31.25 of 32 at 1/8
+# Pixels (H, W, C), and how many rows and columns of them the image covers: a JPEG of 250 rows that is decoded at 1/8
+# has 32 rows of pixels, of which it covers 31.25.
+ScaledPixels = tuple[Array, float, float]
 
 
 class BadImage(ValueError):
@@ -92,6 +94,13 @@ class SubsetReader:
 
     def __call__(self, index: int) -> bytes:
         return self.read(self.index[index])
+
+
+def unwrapped(read: Reader, index: int) -> tuple[Reader, int]:
+    """Return the reader below all subsets, and the position of a sample in it."""
+    while isinstance(read, SubsetReader):
+        index, read = read.index[index], read.read
+    return read, index
 
 
 @dataclass(frozen=True)

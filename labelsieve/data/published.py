@@ -1,6 +1,6 @@
 """Read published datasets: those embedded in the package, Tiny ImageNet, ANIMAL-10N and Clothing1M.
 
-Embedded are subsets of Fashion-MNIST and of clothing-dataset-small.
+The package contains a subset of Fashion-MNIST and one of clothing-dataset-small.
 
 Each dataset has a function that recognises its folder and one that lists it; `labelsieve.data.load` registers them.
 `PUBLISHED` maps the names that users may pass to the files and folders that the authors distribute. CIFAR is in

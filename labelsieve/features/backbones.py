@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, interpolate
 
 from labelsieve.data.sets import IMAGENET
-from labelsieve.errors import InputError, nearest
+from labelsieve.errors import InputError, first_line, nearest
 from labelsieve.features.installed import PACKAGES
 from labelsieve.models import make_model
 from labelsieve.models.linear import LinearHead
@@ -111,7 +111,7 @@ class ImageNetwork(nn.Module):
         self.register_buffer("deviation", deviation, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.body((images.float() - self.mean) / self.deviation).flatten(1).float()  # type: ignore[no-any-return]
+        return self.body((images.float() - self.mean) / self.deviation).flatten(1).float()
 
 
 def find_backbone(
@@ -193,7 +193,7 @@ def image_backbone(
         with torch.no_grad():
             dim = encoder(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=device)).shape[1]
     except Exception as error:  # code of other packages may raise anything
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise InputError(f"{name} fails on images of {size} x {size} pixels: {reason}; try another --size") from error
     identity = digest_of(f"{RULE} {name if own else facts} {size} {pixels}", body.state_dict())
     batch = GPU_BATCH if device.type == "cuda" else CPU_BATCH
@@ -352,17 +352,3 @@ OWN_PIXELS: dict[str, Pixels] = {
     name: LITE_PIXELS if normalise == "lite" else IMAGENET_PIXELS for name, normalise in OWN_NORMALISE.items()
 }
 BACKBONES: dict[str, Loader] = {**dict.fromkeys(OWN_PIXELS, _load_own), "wordllama": _load_wordllama}
-
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "BackboneSpec",
-    "ImageNetwork",
-    "find_backbone",
-    "fit_images",
-    "own_backbone",
-    "read_wordllama",
-    "restore_backbone",
-    "token_vectors",
-    "weights_with_head",
-]

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,13 +20,14 @@ import torch
 from torch import Tensor
 
 from labelsieve.data.arrays import FEATURE_SPLITS, npz_keys
-from labelsieve.data.images import BadImage, FileReader, Frame, Pictures, Reader, SubsetReader, Unusable, fast_decode
+from labelsieve.data.images import BadImage, FileReader, Frame, Pictures, Reader, Unusable, fast_decode, unwrapped
 from labelsieve.data.load import ReadOptions, find, refuse_unusable
 from labelsieve.data.sets import Labelled, Sets, Texts, Undecoded
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import Backbone, fit_images
 from labelsieve.features.store import KEY_BYTES, Array, Store, cache_folder
-from labelsieve.files import disk_error, refuse_no_folder, usable_cores, writing
+from labelsieve.files import make_folder, refuse_no_folder, usable_cores, writing
+from labelsieve.runtime import torch_threads
 
 CHUNK = 16  # samples that a thread reads and decodes at a time
 SETTLED = 2_000_000_000  # nanoseconds; a file that changed later may change again with the same time stamp
@@ -59,7 +59,7 @@ class Cache:
 
 
 class Encoded(NamedTuple):
-    """What became of the samples of a split."""
+    """The encoded samples of a split, and those that cannot be used."""
 
     keys: list[bytes | None]  # (n) digest of the content; None if it cannot be read
     reasons: dict[int, str]  # samples that cannot be used, and why
@@ -154,7 +154,7 @@ def encode_samples(
         return batch, backbone(_joined(batch)).half().numpy()
 
     with (
-        _one_thread_per_batch(),
+        torch_threads(1),  # for each batch
         ThreadPoolExecutor(workers, "decode") as decoders,
         ThreadPoolExecutor(runners, "encode") as encoders,
     ):
@@ -166,7 +166,7 @@ def encode_samples(
 
 
 class _Outcome:
-    """Collects what became of the samples, in one thread."""
+    """Collects the results for all samples, in one thread."""
 
     def __init__(
         self, count: int, keep: Callable[[Sequence[bytes], Array], None], files: Store | None, report: Report
@@ -212,7 +212,7 @@ def seconds_per_sample(split: Undecoded, backbone: Backbone) -> float:
     """Return the seconds of one thread for reading, decoding and encoding a sample, from one batch of the split."""
     nothing = _Preparation(split, backbone, lambda key: False, None)
     indices = range(min(backbone.batch, len(split)))
-    with _one_thread_per_batch():
+    with torch_threads(1):
         backbone(_joined(nothing(indices[:1])))  # the first one is not counted
         nothing = _Preparation(split, backbone, lambda key: False, None)
         began = time.perf_counter()
@@ -282,10 +282,7 @@ def save_features(path: Path, sets: Sets, backbone: Backbone) -> None:
             arrays[f"{prefix}names"] = np.array(split.names)
         if name == "train" and split.clean is not None:
             arrays["clean_labels"] = split.clean.numpy()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(path, error) from error
+    make_folder(path.parent)
     with writing(path) as file:
         np.savez(file, **arrays)
 
@@ -372,8 +369,7 @@ def _joined(batch: Sequence[_Prepared]) -> Tensor | list[str]:
 
 def _file_stamp(read: Reader, index: int) -> tuple[bytes | None, bool]:
     """Return a digest of a file's path, size and times, and whether it can be relied on; None if there is no file."""
-    if isinstance(read, SubsetReader):
-        return _file_stamp(read.read, read.index[index])
+    read, index = unwrapped(read, index)
     if not isinstance(read, FileReader):
         return None, False
     path = (read.root / read.paths[index]).absolute()
@@ -411,17 +407,6 @@ def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-@contextmanager
-def _one_thread_per_batch() -> Iterator[None]:
-    """Let threads that are started here compute with one thread each; the sums of several threads differ in bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _shifted(watch: Report, finished: int, total: int) -> Report:

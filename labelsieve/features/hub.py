@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelsieve.errors import InputError
+from labelsieve.errors import InputError, first_line
 from labelsieve.features.backbones import (
     TEXT_BATCH,
     Backbone,
@@ -52,7 +52,7 @@ def load_hf(name: str, size: int | None, weights: Path | None, device: torch.dev
         with torch.no_grad():
             dim = encoder(["a text"]).shape[1]
     except Exception as error:  # code of other packages may raise anything
-        raise InputError(f"{name} cannot encode a text: {_first_line(error)}; use an encoder such as BERT") from error
+        raise InputError(f"{name} cannot encode a text: {first_line(error)}; use an encoder such as BERT") from error
     return Backbone(name, "texts", dim, 0, identity, device, encoder, TEXT_BATCH)
 
 
@@ -62,7 +62,7 @@ def load_timm(name: str, size: int | None, weights: Path | None, device: torch.d
     try:
         model = timm.create_model(name.removeprefix("timm:"), pretrained=False)
     except Exception as error:  # code of other packages may raise anything
-        raise InputError(f"{name} is not a network of timm: {_first_line(error)}") from error
+        raise InputError(f"{name} is not a network of timm: {first_line(error)}") from error
     settings = dict(model.pretrained_cfg)
     if weights is None and not settings.get("hf_hub_id"):
         raise InputError(f"{name} has no weights on the hub; pass --weights FILE")
@@ -81,7 +81,7 @@ def _import_optional(module: str, requirement: str) -> Any:
     try:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision does not match torch
-        raise InputError(f"{module} cannot be imported: {_first_line(error)}; pip install '{requirement}'") from error
+        raise InputError(f"{module} cannot be imported: {first_line(error)}; pip install '{requirement}'") from error
 
 
 def _local_folder(repository: str, name: str) -> Path:
@@ -225,7 +225,7 @@ def _load_model(transformers: Any, folder: Path, name: str) -> Any:
             folder, local_files_only=True, output_loading_info=True, dtype=torch.float32
         )
     except Exception as error:  # code of other packages may raise anything
-        raise InputError(f"cannot load {name} from {folder}: {_first_line(error)}") from error
+        raise InputError(f"cannot load {name} from {folder}: {first_line(error)}") from error
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
         raise InputError(f"{folder} lacks weights of {name}, such as {missing[0]}; download or save the model again")
@@ -242,7 +242,7 @@ def _load_tokenizer(transformers: Any, folder: Path, name: str) -> Any:
     try:
         return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # code of other packages may raise anything
-        raise InputError(f"cannot load the tokenizer of {name} from {folder}: {_first_line(error)}") from error
+        raise InputError(f"cannot load the tokenizer of {name} from {folder}: {first_line(error)}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -252,7 +252,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -23,7 +23,7 @@ from labelsieve.audit.held_out import label_log_likelihoods
 from labelsieve.audit.posterior import TEMPERATURES, calibrate, true_class_probs
 from labelsieve.errors import InputError
 from labelsieve.models.linear import Targets, fit_heads, head_logits, one_hot, standardise
-from labelsieve.runtime import generator
+from labelsieve.runtime import generator, torch_threads
 
 FOLDS = 5
 STRENGTHS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)  # of the regularisation, strongest first
@@ -112,13 +112,11 @@ def seconds_of_heads(samples: int, features: int, num_classes: int, device: str 
     rows = min(samples, TIMED_ROWS)
     learned = min(samples, max(1, MAX_LEARNED // (FOLDS * features * num_classes)))
     x, weights = torch.ones(rows, features, device=device), torch.ones(features, FOLDS * num_classes, device=device)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for count in (1, TIMED_PRODUCTS):  # the first one is not counted
-        began = time.perf_counter()
-        for _ in range(count):
-            (x @ weights).log_softmax(1).sum().item()  # waits for the device
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        for count in (1, TIMED_PRODUCTS):  # the first one is not counted
+            began = time.perf_counter()
+            for _ in range(count):
+                (x @ weights).log_softmax(1).sum().item()  # waits for the device
     return (time.perf_counter() - began) / TIMED_PRODUCTS * PRODUCTS * learned / rows
 
 

@@ -91,7 +91,7 @@ def _measure_short_distances(unit: Tensor, index: Tensor, distance: Tensor) -> N
 
 
 def exact_copies(features: Tensor) -> tuple[Array, Array]:
-    """Return the positions (m) of the different samples, and of which of them (n) each sample is an exact copy."""
+    """Return the first position (m) of each distinct row of features, and for each sample (n) the number of its row."""
     rows = features.float().cpu().numpy() + 0  # -0 becomes 0
     known: dict[bytes, int] = {}
     copies = np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], np.int64)
@@ -194,8 +194,7 @@ def class_distances(index: Array, distance: Array, labels: Array, groups: Array)
     tenth = np.arange(given.shape[1]) + needed[given] - 1  # (n, k) of the class that starts here
     inside = np.minimum(tenth, given.shape[1] - 1)
     found = starts & (tenth == inside) & (np.take_along_axis(given, inside, 1) == given)
-    nearest: Array = np.where(found, np.take_along_axis(ordered, inside, 1), distance[:, -1:]).min(1)
-    return nearest
+    return np.where(found, np.take_along_axis(ordered, inside, 1), distance[:, -1:]).min(1)
 
 
 def _spread_over_copies(first: Array, copies: Array, groups: Array, index: Array) -> tuple[Array, list[list[int]]]:

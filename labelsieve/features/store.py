@@ -61,8 +61,7 @@ class _Index(NamedTuple):
 
     def chunk_of(self, places: Array) -> Array:
         """Return the number of the chunk of each place."""
-        numbers: Array = np.searchsorted(self.starts, places, side="right") - 1
-        return numbers
+        return np.searchsorted(self.starts, places, side="right") - 1
 
     def find(self, keys: Array) -> Array:
         """Return the place of each key, -1 if it is not there."""
@@ -107,8 +106,7 @@ class Store:
         if place < 0:
             return None
         number = int(index.chunk_of(place))
-        row: Array = list(index.chunks.values())[number].rows[place - index.starts[number]]
-        return row
+        return list(index.chunks.values())[number].rows[place - index.starts[number]]
 
     def add(self, keys: Sequence[bytes], rows: Array) -> None:
         """Add rows (len(keys), width); they are on disk after `flush`, or when there are enough of them."""

@@ -185,8 +185,7 @@ def _logits_of(outputs: Any) -> Tensor:
     """Return the logits of a model output."""
     if not isinstance(outputs, Mapping) or "logits" not in outputs:
         raise InputError("the model output has no `logits`: a method needs a classification model")
-    logits: Tensor = outputs["logits"]
-    return logits
+    return outputs["logits"]
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
@@ -195,8 +194,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder} has no {STATE_FILE}: it was not saved by a SieveTrainer, so the state of the method is missing"
         )
-    state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
-    return state
+    return torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
 
 
 def _check_supported_method(method: Method) -> None:

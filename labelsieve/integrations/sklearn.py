@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -24,7 +23,7 @@ from labelsieve.loss import check_warmup
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
 from labelsieve.models import ModelFactory, default_model, make_model
 from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
-from labelsieve.runtime import best_device, prediction_batch_size, usable_device
+from labelsieve.runtime import best_device, prediction_batch_size, torch_threads, usable_device
 from labelsieve.train import Result, StopFlag, Training, fit
 
 try:
@@ -120,7 +119,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"SieveClassifier needs at least two classes, y has one class: {classes.tolist()[0]!r}")
         scaler = _fit_scaler(X) if X.ndim == 2 else None
         train = _to_samples(X, scaler, numbers, len(classes))
-        with _torch_threads(torch.get_num_threads() if scaler is None else 1):  # features are not faster with more
+        with torch_threads(torch.get_num_threads() if scaler is None else 1):  # features are not faster with more
             self._train(train)
         self.classes_, self.scaler_, self.sample_shape_ = classes, scaler, train.shape  # set only if nothing failed
         return self
@@ -137,7 +136,7 @@ class SieveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """Return the most likely class of each sample, (n)."""
         likeliest = self.predict_proba(X).argmax(1)
-        return self.classes_[likeliest]  # type: ignore[no-any-return]
+        return self.classes_[likeliest]
 
     def _train(self, train: Labelled) -> None:
         """Estimate the noise rate if it is "auto", then train."""
@@ -260,8 +259,7 @@ def _folds(numbers: Array, seed: int) -> Iterator[tuple[Array, Array]]:
 
 def _predict_probabilities(network: nn.Module, samples: Labelled, device: torch.device) -> Array:
     """Return the class probabilities (n, K)."""
-    probs: Array = _predict_logits(network, samples, device).softmax(-1).numpy()
-    return probs
+    return _predict_logits(network, samples, device).softmax(-1).numpy()
 
 
 @torch.no_grad()
@@ -359,14 +357,3 @@ def _find_device(name: str) -> torch.device:
         return usable_device(best_device() if name == "auto" else name)
     except InputError as error:
         raise InputError(str(error).replace("--device cpu", 'device="cpu"')) from error
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """Use this number of CPU threads; sums that are split differently are rounded differently."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

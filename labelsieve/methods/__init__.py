@@ -31,9 +31,7 @@ __all__ = [
     "Problem",
     "keywords",
     "make",
-    "options_of",
     "register",
-    "summary",
 ]
 
 
@@ -69,17 +67,6 @@ def make(name: str, problem: Problem, criterion: str | None = None, **options: A
     return method
 
 
-def summary(name: str) -> str:
-    """Return the first paragraph of the docstring of a method's recipe, in one line."""
-    return " ".join((inspect.getdoc(METHODS[name]) or "").split("\n\n")[0].split())
-
-
-def options_of(name: str) -> dict[str, object]:
-    """Return the options of a method and of its own criterion with their defaults."""
-    recipe = METHODS[name]
-    return {**keywords(recipe), **keywords(_criterion_class(recipe, None))}
-
-
 def keywords(function: Callable[..., object] | None) -> dict[str, object]:
     """Return the keyword-only arguments of a function with their defaults."""
     if function is None:
@@ -100,8 +87,7 @@ def _criterion_class(recipe: Callable[..., Method], criterion: str | None) -> ty
     if criterion is not None:
         refuse_unknown_name("criterion", criterion, CRITERIA)
         return CRITERIA[criterion]
-    default: type[Criterion] | None = inspect.signature(recipe).parameters["criterion"].default
-    return default
+    return inspect.signature(recipe).parameters["criterion"].default
 
 
 def _import_recipes() -> None:

@@ -113,5 +113,4 @@ class JointLoss(Loss):
 def _disagreement(logs: Tensor) -> Tensor:
     """Return KL(p1 || p2) + KL(p2 || p1) from the log-probabilities of two networks: (2, B, K) -> (B)."""
     first, second = logs
-    total: Tensor = ((first.exp() - second.exp()) * (first - second)).sum(-1)
-    return total
+    return ((first.exp() - second.exp()) * (first - second)).sum(-1)

@@ -5,11 +5,12 @@ standardised features. It is convex: the result depends on the data alone. Targe
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+
+from labelsieve.runtime import torch_threads
 
 MAX_STEPS = 200
 TOLERANCE = 1e-3  # of the gradient, relative to that of heads that are zero
@@ -30,7 +31,7 @@ class LinearHead(nn.Module):
         self.linear = nn.Linear(features, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(self.norm(x.flatten(1)))  # type: ignore[no-any-return]
+        return self.linear(self.norm(x.flatten(1)))
 
     @torch.no_grad()
     def assign(self, mean: Tensor, scale: Tensor, head: Tensor) -> None:
@@ -97,7 +98,9 @@ def fit_heads(x: Tensor, targets: Targets, used: Tensor, l2: float, start: Tenso
             total = total.detach() + part.detach()
         return total
 
-    with _suitable_threads(x.shape[0] * heads[:, :-1].numel()):
+    # on busy cores, threads wait for each other at every vector operation
+    few = x.shape[0] * heads[:, :-1].numel() < MANY_PRODUCTS
+    with torch_threads(1 if few else torch.get_num_threads()):
         solver.step(loss)
     return heads.detach()
 
@@ -116,17 +119,6 @@ def _gradient_at_zero(x: Tensor, targets: Targets, share: Tensor, cuts: list[sli
         error = share[cut].unsqueeze(-1) * (rows - 1 / rows.shape[-1])  # (m, S, K)
         gradient = gradient + x[cut].T @ error.flatten(1)
     return float(gradient.abs().max())
-
-
-@contextmanager
-def _suitable_threads(products: int) -> Iterator[None]:
-    """Use one thread for small problems: on busy cores, threads wait for each other at every vector operation."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if products < MANY_PRODUCTS else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def head_logits(x: Tensor, heads: Tensor) -> Tensor:

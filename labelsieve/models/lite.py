@@ -64,7 +64,7 @@ class EfficientNetLite(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self._blocks(_relu6(self._bn0(self._conv_stem(x))))
         means = _relu6(self._bn1(self._conv_head(x))).mean((2, 3), dtype=torch.float32)  # not rounded to bf16
-        return self._fc(self._dropout(means))  # type: ignore[no-any-return]
+        return self._fc(self._dropout(means))
 
 
 class _Block(nn.Module):
@@ -83,7 +83,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = _relu6(self._bn0(self._expand_conv(x))) if self.expands else x
         y = self._bn2(self._project_conv(_relu6(self._bn1(self._depthwise_conv(y)))))
-        return y + x if self.shortcut else y  # type: ignore[no-any-return]
+        return y + x if self.shortcut else y
 
 
 class _Convolution(nn.Conv2d):

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from labelsieve.errors import InputError, nearest
+from labelsieve.errors import InputError, first_line, nearest
 from labelsieve.models.networks import Dropout
 
 Shape = tuple[int, ...]  # of one sample: (channels, height, width) of an image, (columns,) of a table row
@@ -119,8 +119,7 @@ def _read_safetensors(path: Path) -> object:
     try:
         return load_file(path)
     except Exception as error:  # the reader raises many kinds of errors for damaged files
-        reason = _first_line(error) or type(error).__name__
-        raise InputError(f"cannot read {path}: {reason}; save or download the file again") from error
+        raise InputError(f"cannot read {path}: {first_line(error)}; save or download the file again") from error
 
 
 def _read_npz(path: Path) -> object:
@@ -128,7 +127,7 @@ def _read_npz(path: Path) -> object:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     except Exception as error:  # the reader raises many kinds of errors for damaged files
-        reason = "it contains pickled objects" if "pickle" in str(error) else _first_line(error) or type(error).__name__
+        reason = "it contains pickled objects" if "pickle" in str(error) else first_line(error)
         raise InputError(f"cannot read {path}: {reason}; a .npz file with only arrays is needed") from error
 
 
@@ -201,7 +200,7 @@ def _find_factory(module: str, name: str, spec: str) -> Callable[..., Any]:
     if isinstance(factory, nn.Module) or not callable(factory):
         what = "a network instance" if isinstance(factory, nn.Module) else f"of type {type(factory).__name__}"
         raise InputError(f"{spec} is {what}: name the function or class that creates the network")
-    return factory  # type: ignore[no-any-return]
+    return factory
 
 
 def _import_user_module(module: str) -> ModuleType:
@@ -296,11 +295,7 @@ def _type_name(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, empty if it has none."""
-    return next(iter(str(error).strip().splitlines()), "")
-
-
 def _describe_error(error: BaseException) -> str:
     """Return the type and the first line of an error."""
-    return ": ".join(filter(None, [type(error).__name__, _first_line(error)]))
+    name, line = type(error).__name__, first_line(error)
+    return name if line == name else f"{name}: {line}"

@@ -65,7 +65,7 @@ def move_to_device(networks: Networks, device: torch.device, precision: str) -> 
     """Move networks to a device; on a GPU use the channels-last layout unless the fused kernels apply."""
     fused = precision == "bf16" and any(getattr(network, "fused", False) for network in networks)
     if device.type == "cuda" and not fused:
-        return networks.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+        return networks.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return networks.to(device)
 
 

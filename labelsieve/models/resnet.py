@@ -32,7 +32,7 @@ class ResNet(nn.Module):
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
         for stage in range(1, 5):
             x = self.get_submodule(f"layer{stage}")(x)
-        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.fc(x.mean((2, 3)))
 
 
 class PreActResNet18(nn.Module):
@@ -49,7 +49,7 @@ class PreActResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer4(self.layer3(self.layer2(self.layer1(self.conv1(x)))))
-        return self.linear(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.linear(x.mean((2, 3)))
 
 
 class _BasicBlock(nn.Module):
@@ -108,7 +108,7 @@ class _PreActBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))
         y = self.conv2(F.relu(self.bn2(self.conv1(active))))
-        return y + (x if self.shortcut is None else self.shortcut(active))  # type: ignore[no-any-return]
+        return y + (x if self.shortcut is None else self.shortcut(active))
 
 
 def _preact_stage(inputs: int, width: int, stride: int) -> nn.Sequential:

@@ -32,7 +32,7 @@ class SmallNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)  # type: ignore[no-any-return]
+        return self.layers(x)
 
 
 class CompactNet(nn.Module):
@@ -49,7 +49,7 @@ class CompactNet(nn.Module):
         self.head = nn.Linear(COMPACT_WIDTHS[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layers(x))  # type: ignore[no-any-return]
+        return self.head(self.layers(x))
 
 
 class MLP(nn.Module):
@@ -67,4 +67,4 @@ class MLP(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)  # type: ignore[no-any-return]
+        return self.layers(x)

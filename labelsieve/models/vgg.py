@@ -32,7 +32,7 @@ class VGG19(nn.Module):
         self.apply(_init_vgg)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.features(x))  # type: ignore[no-any-return]
+        return self.classifier(self.features(x))
 
 
 def _init_vgg(module: nn.Module) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from labelsieve.data.published import PUBLISHED, locate_published
 from labelsieve.errors import InputError, LabelsieveError
-from labelsieve.files import refuse_no_folder, write_atomically
+from labelsieve.files import DONE, make_folder, refuse_no_folder, write_atomically
 from labelsieve.noise import transition
 from labelsieve.paper import draw
 from labelsieve.paper.draw import Pictures
@@ -140,7 +140,7 @@ def points(number: int, dataset: str | None = None) -> list[_Point]:
 def find_runs(wanted: list[_Point], seeds: int, *roots: Path) -> list[PointRuns]:
     """Return every point with its finished runs below the given folders."""
     epochs = {epoch for point in wanted for epoch in point.experiment.scores}
-    there = known_runs(*roots, holding=scores_name(epochs.pop()) if epochs else "done")
+    there = known_runs(*roots, holding=scores_name(epochs.pop()) if epochs else DONE)
     found = []
     for point in wanted:
         every = {seed: identity(replace(point.experiment, seed=seed).as_dict()) for seed in range(seeds)}
@@ -227,10 +227,7 @@ def _train(experiments: list[Experiment], out: Path, at_once: int | None, on: st
 
 
 def _write_pictures(pictures: Pictures, folder: Path, name: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+    make_folder(folder)
     for ending, content in pictures.items():
         write_atomically(folder / f"{name}.{ending}", content)
     print(f"pictures: {folder / name}.{{{','.join(pictures)}}}")

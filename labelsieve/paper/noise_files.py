@@ -14,7 +14,7 @@ from typing import Any
 
 from labelsieve.data.labels import write_labels
 from labelsieve.errors import InputError, LabelsieveError
-from labelsieve.files import write_atomically
+from labelsieve.files import make_folder, write_atomically
 from labelsieve.noise import corrupt
 from labelsieve.paper.tables import tables
 from labelsieve.runs.data import noise_matrix
@@ -101,10 +101,7 @@ def write_noise_files(data: str, labels: Any, classes: Sequence[str], folder: Pa
             raise LabelsieveError(
                 f"the labels of {one.cell.file} are not the published ones: the labels of {data} or their order differ"
             )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+    make_folder(folder)
     for one in made:
         write_labels(folder / one.cell.file, one.labels.byte(), classes)
     write_atomically(folder / f"{data}-noise.csv", list_of(made))

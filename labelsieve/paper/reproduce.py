@@ -10,7 +10,7 @@ from typing import Any
 
 from labelsieve.data.published import DATA_VARIABLE, PUBLISHED, locate_published
 from labelsieve.errors import InputError, LabelsieveError, nearest
-from labelsieve.files import refuse_no_folder
+from labelsieve.files import DONE, refuse_no_folder
 from labelsieve.methods import METHODS
 from labelsieve.paper.comparison import LEGEND, CellResult, comparison_blocks, csv_form, measured_error, paired_blocks
 from labelsieve.paper.tables import Cell, Table, small_table, tables
@@ -222,7 +222,7 @@ def _run_missing(
     second = []
     for trial, found in starts.items():
         folder = found or folder_of(placed(trial.start or trial.experiment), out)
-        if (folder / "done").exists():
+        if (folder / DONE).exists():
             second.append(placed(trial.experiment, folder))
         else:
             reasons[trial] = "the run that they start from failed"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError, LabelsieveError, nearest
-from labelsieve.files import write_atomically
+from labelsieve.files import make_folder, write_atomically
 from labelsieve.paper.comparison import (
     LEGEND,
     NOT_RUN,
@@ -120,10 +120,7 @@ def results(folder: Path, out: Path, check: bool) -> None:
         print(f"{out} matches the records")
         return
     for path, content in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write to {path.parent}: {error.strerror}") from error
+        make_folder(path.parent)
         write_atomically(path, content)
     print(f"page: {out}, with {len(evidence.drawings)} figures")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labelsieve.methods import options_of
+from labelsieve.catalogue import options_of
 from labelsieve.runs.spec import Experiment, experiment_for
 
 Published = tuple[float, float | None]  # printed error in percent, and its standard error if printed

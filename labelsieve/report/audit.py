@@ -13,7 +13,7 @@ from labelsieve.errors import InputError
 from labelsieve.files import parse_json, read_verified, verified
 from labelsieve.review.decisions import ReviewProgress, review_progress
 from labelsieve.review.suspects import Sample, Suspect, read_gallery
-from labelsieve.runs.read import Array, audit_folder
+from labelsieve.runs.read import Array, audit_folder, read_audit_summary
 from labelsieve.text import rounded
 
 MAX_IMAGE_BYTES = 4_300_000  # of all images as base64; later samples are shown without an image
@@ -122,7 +122,7 @@ def read_audit(run: Path, limit: int) -> AuditResults | None:
     if not path.exists():
         return None
     try:
-        summary = parse_json(read_verified(path))
+        summary = read_audit_summary(run)
         counts = summary.get("other_issues")
         suspects = read_gallery(run) if verified(path.with_name("gallery.jsonl")).exists() else []
         gallery, pairs, outliers = _shown(suspects, limit)

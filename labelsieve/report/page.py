@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from labelsieve.errors import InputError
-from labelsieve.files import refuse_others, write_atomically
+from labelsieve.files import DONE, refuse_others, write_atomically
 from labelsieve.report import charts, svg, words
 from labelsieve.report.audit import AuditResults, read_audit
 from labelsieve.runs.find import newest_training, refuse_unfinished
@@ -71,7 +71,7 @@ def _read_runs(paths: Sequence[Path], gallery: int, audit: Callable[[Path], obje
     for path in paths:
         if newest_training(path) is None:
             raise not_a_run(path)
-    any_done = any((path / "done").exists() for path in paths)
+    any_done = any((path / DONE).exists() for path in paths)
     for path in paths:
         if not any_done or not (path / "spec.json").exists():
             refuse_unfinished(path)

@@ -19,12 +19,13 @@ import torch
 from PIL import Image, ImageOps
 
 from labelsieve.data.arrays import finite_rows
-from labelsieve.data.images import GRAY, BadImage, FileReader, Pictures, Reader, SubsetReader, eight_bits, opened
+from labelsieve.data.images import GRAY, BadImage, FileReader, Pictures, Reader, eight_bits, opened, unwrapped
 from labelsieve.data.load import ReadOptions, find, read_features
 from labelsieve.data.sets import Labelled, Texts, Undecoded
 from labelsieve.errors import InputError, LabelsieveError
 from labelsieve.features.backbones import BackboneSpec, token_vectors
 from labelsieve.features.embed import Cache, embed_split, unknown_samples
+from labelsieve.files import DONE
 from labelsieve.models.linear import LinearHead
 from labelsieve.predict import load
 from labelsieve.review.evidence import (
@@ -39,7 +40,7 @@ from labelsieve.review.evidence import (
 )
 from labelsieve.review.suspects import Judged
 from labelsieve.runs.data import reading_of
-from labelsieve.runs.read import HEAD, audit_folder, is_separate_audit, read_json
+from labelsieve.runs.read import HEAD, audit_folder, is_separate_audit, read_audit_origin, read_json
 from labelsieve.runs.spec import Experiment, experiment_from, with_defaults
 from labelsieve.text import rounded
 
@@ -304,8 +305,7 @@ def _small_gray(content: bytes) -> Array:
 
 def _is_newer(read: Reader, place: int, time: float) -> bool:
     """Return whether the file of a sample was written or renamed after a time; false if it has no file of its own."""
-    if isinstance(read, SubsetReader):
-        return _is_newer(read.read, read.index[place], time)
+    read, place = unwrapped(read, place)
     if not isinstance(read, FileReader):
         return False
     try:
@@ -333,9 +333,9 @@ def _places_of(samples: Undecoded, judged: Sequence[Judged]) -> dict[int, int]:
 def _source_of(run: Path, data: str | None) -> tuple[str, ReadOptions, Experiment | None]:
     """Return the data of a run or audit, how to read it, and the experiment of the run."""
     if is_separate_audit(run):
-        return data or str(read_json(run / "summary.json")["made"]["data"]), ReadOptions(), None
+        return data or str(read_audit_origin(run)["data"]), ReadOptions(), None
     head = run / HEAD / "1"  # the features, if the whole network was fine-tuned
-    spec = read_json((head if (head / "done").exists() else run) / "spec.json")
+    spec = read_json((head if (head / DONE).exists() else run) / "spec.json")
     experiment = experiment_from(with_defaults(spec["experiment"]))
     return data or experiment.data, reading_of(experiment), experiment
 
@@ -362,7 +362,7 @@ def _known_features(
     run: Path, samples: Undecoded, reading: ReadOptions, experiment: Experiment | None
 ) -> tuple[Array, Mapping[int, int]] | None:
     """Return features (m, F), and the row of each place in the data."""
-    made = read_json(run / "summary.json").get("made", {}) if experiment is None else {}
+    made = read_audit_origin(run) if experiment is None else {}
     file = reading.features or made.get("features")
     if file:
         rows = finite_rows(read_features(Path(file)).rows["train"], str(file)).numpy()

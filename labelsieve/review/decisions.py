@@ -50,7 +50,7 @@ class ReviewProgress(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """How often two reviewers agree on the label of samples that both decided."""
+    """The agreement of two reviewers on the labels of samples that both decided."""
 
     one: str
     other: str

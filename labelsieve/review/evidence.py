@@ -1,4 +1,4 @@
-"""What speaks for or against a label: sure examples, nearest neighbours, telling words, unusual columns.
+"""Evidence for or against a label: sure examples, nearest neighbours, telling words, unusual columns.
 
 Pure functions on numpy arrays; `labelsieve.review.contents` applies them to the data of a run.
 """

@@ -13,7 +13,7 @@ from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, writing
 from labelsieve.review.decisions import Decision, DecisionLog, changed_labels, decisions_path, effective_decisions
 from labelsieve.review.suspects import read_judged
-from labelsieve.runs.read import is_separate_audit, plain_command, read_json, read_run, read_samples
+from labelsieve.runs.read import is_separate_audit, plain_command, read_audit_origin, read_json, read_run, read_samples
 from labelsieve.text import escape_cell, printable
 
 REPLACED_OPTIONS = ("--labels", "--out", "--noise", "--rate", "--noise-map")  # reviewed labels contain the added noise
@@ -74,7 +74,7 @@ def retrain_command(name: str, command: str, spec: Mapping[str, Any], labels: st
 def retrain_line(run: Path, labels: Path) -> str:
     """Return the command that repeats a run's training with a label file; empty for an audit of unknown data."""
     if is_separate_audit(run):
-        data = read_json(run / "summary.json").get("made", {}).get("data")
+        data = read_audit_origin(run).get("data")
         return shlex.join(retrain_command(str(run), "", {"data": data}, str(labels))) if data else ""
     try:
         head = read_json(run / "spec.json")

@@ -20,7 +20,7 @@ from labelsieve.errors import InputError
 from labelsieve.review.decisions import MAX_NAME_LENGTH, Decision, DecisionLog, decisions_path
 from labelsieve.review.export import check_same_data
 from labelsieve.review.suspects import Judged, read_class_names, read_judged
-from labelsieve.text import printable, unescape_cell
+from labelsieve.text import listed, printable, unescape_cell
 
 SHOWN_CLASSES = 10  # in messages
 CONTROLS = ("label", "choice")  # names of Label Studio's <Choices>, in this order
@@ -34,7 +34,7 @@ PHRASES = {"accept": "suggestions accepted", "other": "other labels", "keep": "k
 
 @dataclass(frozen=True)
 class Answer:
-    """What a file says about one sample."""
+    """A decision about one sample in an imported file."""
 
     place: str  # in the file, for messages
     index: int | None  # position of the sample in the training set
@@ -104,9 +104,9 @@ def _with_known_label(answer: Answer, classes: Sequence[str], path: Path) -> Ans
         return answer
     if unescape_cell(label) in classes:
         return replace(answer, label=unescape_cell(label))
-    shown = ", ".join(classes[:SHOWN_CLASSES]) + (", ..." if len(classes) > SHOWN_CLASSES else "")
+    known = listed(classes, SHOWN_CLASSES)
     raise InputError(
-        printable(f"{path}: {answer.place} has the label {label!r}; the classes are: {shown}; nothing was imported")
+        printable(f"{path}: {answer.place} has the label {label!r}; the classes are: {known}; nothing was imported")
     )
 
 

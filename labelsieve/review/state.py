@@ -23,7 +23,7 @@ from labelsieve.review.decisions import (
 )
 from labelsieve.review.export import check_same_data, export_labels, retrain_line
 from labelsieve.review.suspects import IMAGE_TYPES, Judged, Suspect, read_class_names, read_gallery, read_judged
-from labelsieve.runs.read import is_separate_audit, read_json
+from labelsieve.runs.read import is_separate_audit, read_audit_origin
 from labelsieve.text import printable
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ def _open_material(run: Path, data: str | None) -> _Material:
     examples: dict[str, list[int]] = {}
     try:
         judged = {each.index: each for each in read_judged(run)}
-        if data is None and is_separate_audit(run) and not read_json(run / "summary.json").get("made", {}).get("data"):
+        if data is None and is_separate_audit(run) and not read_audit_origin(run).get("data"):
             return _Material(None, judged, {})  # the audit was made without data
         from labelsieve.review.contents import open_contents  # imports torch, which takes seconds
         from labelsieve.review.evidence import sure_examples

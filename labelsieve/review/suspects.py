@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.files import parse_json, read_verified
-from labelsieve.runs.read import audit_folder, not_a_run
+from labelsieve.files import read_verified
+from labelsieve.runs.read import audit_folder, read_audit_summary, refuse_no_audit
 from labelsieve.text import format_quality, rounded, unescape_cell
 
 IMAGE_TYPES = {".webp": "image/webp", ".png": "image/png", ".jpg": "image/jpeg"}
@@ -54,7 +54,7 @@ class Suspect(Sample):
 
 @dataclass(frozen=True, order=True)
 class Judged:
-    """What the audit says about any training sample."""
+    """A training sample as the audit judged it."""
 
     index: int
     id: str
@@ -84,11 +84,11 @@ def read_gallery(run: Path) -> list[Suspect]:
 
 def read_class_names(run: Path) -> Sequence[str]:
     """Return the names of all classes."""
-    return [str(name) for name in _read_summary(run, "classes")]
+    return [str(name) for name in read_audit_summary(run, "classes")["classes"]]
 
 
 def read_judged(run: Path) -> list[Judged]:
-    """Return what the audit says about every training sample, in the order of the data."""
+    """Return every training sample as the audit judged it, in the order of the data."""
     path = audit_folder(run) / "labels.csv"
     text = _read(path, run).decode("utf-8-sig", errors="surrogateescape")
     try:
@@ -97,18 +97,9 @@ def read_judged(run: Path) -> list[Judged]:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
     if len({each.index for each in rows}) < len(rows):
         raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
-    if len(rows) != _read_summary(run, "samples"):  # a missing seal would not show it
+    if len(rows) != read_audit_summary(run, "samples")["samples"]:  # a missing seal would not show it
         raise InputError(f"{path} has {len(rows):,} rows, unlike summary.json; run labelsieve audit {run} again")
     return rows
-
-
-def _read_summary(run: Path, name: str) -> Any:
-    """Return a value of summary.json."""
-    path = audit_folder(run) / "summary.json"
-    try:
-        return parse_json(_read(path, run))[name]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
 
 
 def _judged(row: Mapping[str, str]) -> Judged:
@@ -127,10 +118,7 @@ def _judged(row: Mapping[str, str]) -> Judged:
 
 
 def _read(path: Path, run: Path) -> bytes:
-    if not (path.parent.is_dir() or (run / "spec.json").exists()):
-        raise not_a_run(run)
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; run labelsieve audit {run} first")
+    refuse_no_audit(path, run)
     return read_verified(path)
 
 

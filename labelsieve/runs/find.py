@@ -10,7 +10,8 @@ from typing import Any
 
 from labelsieve.catalogue import methods, options_of
 from labelsieve.errors import InputError
-from labelsieve.runs.read import STAGE_FOLDERS, check_folder, finished_runs, in_use, plain_command, read_spec
+from labelsieve.files import DONE, refuse_links
+from labelsieve.runs.read import STAGE_FOLDERS, finished_runs, in_use, plain_command, read_spec
 from labelsieve.runs.record import read_head, read_rows
 from labelsieve.runs.spec import NOT_IN_NAME, with_defaults
 
@@ -36,7 +37,7 @@ def _changed_options(method: str, options: Mapping[str, Any]) -> tuple[tuple[str
     return tuple(sorted((name, v) for name, v in options.items() if name not in defaults or defaults[name] != v))
 
 
-def known_runs(*roots: Path, holding: str = "done") -> dict[Identity, Path]:
+def known_runs(*roots: Path, holding: str = DONE) -> dict[Identity, Path]:
     """Return the folder of every finished run below the roots that contains a file of the given name.
 
     Of several runs with one identity, the first is returned: by root, then by folder name.
@@ -57,11 +58,11 @@ def refuse_unfinished(run: Path) -> None:
 def unfinished(run: Path) -> str:
     """Describe an unfinished run in one line; return an empty string for a finished run or no run at all."""
     folder = newest_training(run)
-    if folder is None or (run / "done").exists():
+    if folder is None or (run / DONE).exists():
         return ""
     command = _command(folder, run)
     resume = f"resume it with: {command}" if command else "run the command that started it again"
-    if folder != run and (folder / "done").exists():
+    if folder != run and (folder / DONE).exists():
         return f"{run} is not trained yet, only earlier stages are; wait if it is still running, else {resume}"
     name = "the training" if folder == run else f"{folder.parent.name} training {folder.name}"
     progress = f"{_epochs_reached(folder)} of {name}"
@@ -72,7 +73,7 @@ def unfinished(run: Path) -> str:
 
 def newest_training(run: Path) -> Path | None:
     """Return the folder of the stage that was started last, or None if there is no run."""
-    check_folder(run)
+    refuse_links(run)
     if (run / "spec.json").exists():
         return run
     for name in reversed(STAGE_FOLDERS):
@@ -100,7 +101,7 @@ def _command(folder: Path, run: Path) -> str:
 
 def refuse_running(run: Path) -> None:
     """Refuse a folder in which another process is training."""
-    check_folder(run)
+    refuse_links(run)
     if _is_locked(run / "lock"):
         raise in_use(run, (run / "lock").read_bytes())
 

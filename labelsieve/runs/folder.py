@@ -9,12 +9,20 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from labelsieve.errors import InputError
-from labelsieve.files import DONE, SUMS, disk_error, faults, refuse_no_folder, write_atomically, write_seal
-from labelsieve.runs.read import CORRECTED, HEADS, JUDGMENT, STAGE_FOLDERS, check_folder, in_use
+from labelsieve.files import (
+    DONE,
+    SUMS,
+    disk_error,
+    faults,
+    refuse_links,
+    refuse_no_folder,
+    write_atomically,
+    write_seal,
+)
+from labelsieve.runs.read import CORRECTED, HEADS, JUDGMENT, STAGE_FOLDERS, in_use
 from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import NOT_IN_NAME, Experiment, with_defaults
 from labelsieve.train.checkpoint import Checkpoints, Record
@@ -26,7 +34,7 @@ WITHOUT_OPTION = ("drops", "drop_factor", "drop_last", "fold", "choose")  # sett
 PATHS = ("data", "labels", "corrected")  # the fingerprint identifies their content, wherever they lie
 _LOCK = threading.Lock()
 _ENTERED: set[Path] = set()  # file locks exclude other processes, this set other threads of this one
-_HELD: dict[Path, int] = {}  # folders that a thread holds for several trainings, which it may enter again
+_LOCKED: dict[Path, int] = {}  # folders that a thread holds for several trainings, which it may enter again
 
 
 class RunFolder:
@@ -47,7 +55,7 @@ class RunFolder:
 
     def __enter__(self) -> "RunFolder":
         self.refuse_other_files()
-        if _HELD.get(self.path.absolute()) == threading.get_ident():
+        if _LOCKED.get(self.path.absolute()) == threading.get_ident():
             return self
         with _LOCK:
             if self.path.absolute() in _ENTERED:
@@ -77,8 +85,8 @@ class RunFolder:
             left_behind.unlink()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._lock < 0:  # the folder is held for several trainings
+    def __exit__(self, *error: object) -> None:
+        if self._lock < 0:  # the folder is locked for several trainings
             return
         os.truncate(self._lock, 0)  # an empty lock file: no process is in the folder
         os.close(self._lock)
@@ -87,7 +95,7 @@ class RunFolder:
     def refuse_other_files(self) -> None:
         """Refuse a path that is a file, or a folder with files that belong to no run."""
         refuse_no_folder(self.path)
-        check_folder(self.path)
+        refuse_links(self.path)
         if self.path.is_dir() and not (self.path / "spec.json").exists():
             stages = [name for name in STAGE_FOLDERS if any((self.path / name).glob("*/lock"))]
             stages += [HEADS] if (self.path / HEADS / JUDGMENT).exists() else []
@@ -189,16 +197,16 @@ class RunFolder:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold a run folder for several trainings in it; only this thread can enter it meanwhile."""
+def locked(path: Path) -> Iterator[None]:
+    """Lock a run folder for several trainings in it; only this thread can enter it meanwhile."""
     is_new = not path.exists()
     try:
         with RunFolder(path):
-            _HELD[path.absolute()] = threading.get_ident()
+            _LOCKED[path.absolute()] = threading.get_ident()
             try:
                 yield
             finally:
-                del _HELD[path.absolute()]
+                del _LOCKED[path.absolute()]
     finally:
         if is_new and [entry.name for entry in path.glob("*")] == ["lock"]:  # an error came before the first training
             shutil.rmtree(path)

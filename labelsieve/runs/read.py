@@ -26,7 +26,6 @@ Array = np.ndarray[Any, Any]
 # Folders of the stages of an automatic run, in the order in which they are trained; the run itself lies above them.
 NETWORK, PLAIN, SELECTING, SECOND, HEADS, HEAD = "network", "plain", "selecting", "second", "heads", "head"
 STAGE_FOLDERS = (NETWORK, PLAIN, SELECTING, SECOND, HEADS, HEAD)
-OLDER_FOLDERS = ("probe", "again", "longer", "final")  # of automatic runs before decision 37
 CORRECTED = "corrected.npy"  # labels that the second round and the delivered model learn, in their folders
 JUDGMENT, TARGETS = "judgment.safetensors", "targets.npy"  # in the folder of the heads
 RESULTS = ("tables.safetensors", "samples.safetensors", "model.safetensors")  # committed records lack all of them
@@ -59,18 +58,16 @@ class Run:
 
 def read_run(path: Path, with_tables: bool = True) -> Run:
     """Read the folder of a finished run."""
-    if not (path / "done").exists():
+    if not (path / DONE).exists():
         raise InputError(f"{path} is not a finished run") if (path / "spec.json").exists() else not_a_run(path)
     return read_progress(path, with_tables)
 
 
 def read_progress(path: Path, with_tables: bool = True) -> Run:
     """Read the folder of a run that may be unfinished."""
-    check_folder(path)
-    if not (path / "spec.json").is_file():
-        raise InputError(f"{path} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
+    refuse_no_run(path)
     head, rows = read_head(path), read_rows(path)
-    spec, done = head["experiment"], (path / "done").exists()
+    spec, done = head["experiment"], (path / DONE).exists()
     if done:
         refuse_incomplete(path, spec, rows)
         refuse_missing(path)
@@ -89,14 +86,14 @@ def read_progress(path: Path, with_tables: bool = True) -> Run:
 
 
 @contextmanager
-def _reading(what: str) -> Iterator[None]:
+def _reading(what: str, fix: str = "") -> Iterator[None]:
     """Turn the errors of a file that cannot be read, or holds something else, into an InputError."""
     try:
         yield
     except InputError:
         raise
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise InputError(f"cannot read {what}: {error}") from error
+        raise InputError(f"cannot read {what}: {error}{fix}") from error
 
 
 def _class_names(model: Path) -> list[str]:
@@ -169,12 +166,11 @@ def plain_command(command: str) -> str:
 
 def finished_runs(*roots: Path) -> list[Path]:
     """Return the folders of all finished runs below the roots, without the stages of automatic runs, sorted by name."""
-    stages = {*STAGE_FOLDERS, *OLDER_FOLDERS}
     return [
         done.parent
         for root in roots
-        for done in sorted(root.rglob("done"))
-        if (done.parent / "spec.json").exists() and not stages & {*done.relative_to(root).parts}
+        for done in sorted(root.rglob(DONE))
+        if (done.parent / "spec.json").exists() and not {*STAGE_FOLDERS} & {*done.relative_to(root).parts}
     ]
 
 
@@ -195,20 +191,41 @@ def neglected_classes(run: Run) -> list[str]:
     return [f"{name} ({100 * share:.0f}%)" for name, share, known in every if known and share < least]
 
 
-def check_folder(run: Path) -> None:
-    """Refuse an automatic run of a version whose stages were others, and links that lead out of the folder."""
+def refuse_no_run(run: Path) -> None:
+    """Refuse a folder that is no run, and one with links that lead out of it."""
     refuse_links(run)
-    if any((run / "probe").glob("*/spec.json")):
-        raise InputError(
-            f"{run} is an automatic run of an older version, whose stages this version does not know; train again "
-            "with another --out"
-        )
+    if not (run / "spec.json").is_file():
+        raise InputError(f"{run} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
 
 
 def audit_folder(place: Path) -> Path:
     """Return the folder of audit files: audit/ in a run folder, or the folder itself for an audit without a run."""
     refuse_links(place)
     return place if is_separate_audit(place) else place / "audit"
+
+
+def read_audit_summary(place: Path, *needed: str) -> dict[str, Any]:
+    """Read summary.json of an audit, given its folder or that of its run; refuse one without the needed values."""
+    path = audit_folder(place) / "summary.json"
+    refuse_no_audit(path, place)
+    with _reading(str(path), "; run labelsieve audit again"):
+        found = dict(parse_json(verified(path).read_bytes()))
+        if missing := [name for name in needed if name not in found]:
+            raise ValueError(f"{missing[0]!r} is missing")
+        return found
+
+
+def refuse_no_audit(file: Path, place: Path) -> None:
+    """Refuse a folder that lacks a file of an audit."""
+    if not (file.parent.is_dir() or (place / "spec.json").exists()):
+        raise not_a_run(place)
+    if not file.is_file():
+        raise InputError(f"{file} does not exist; run labelsieve audit {place} first")
+
+
+def read_audit_origin(place: Path) -> dict[str, Any]:
+    """Return what an audit was made from, as its summary says; empty if it does not."""
+    return dict(read_audit_summary(place).get("made") or {})
 
 
 def is_separate_audit(place: Path) -> bool:

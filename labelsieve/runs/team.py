@@ -46,7 +46,7 @@ class Team:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the first process."""
+        """True for the first process."""
         return self.processes.rank == 0
 
     def announce(self, task: dict[str, Any] | None) -> None:

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import numpy as np
 
-from labelsieve.errors import InputError, nearest
+from labelsieve.errors import InputError, first_line, nearest
 from labelsieve.files import parse_json, write_atomically
 from labelsieve.runs.read import STAGE_FOLDERS, Array
 from labelsieve.runs.record import Row, read_head, read_rows
@@ -47,7 +46,7 @@ class Point(NamedTuple):
 
 
 class RunFacts(NamedTuple):
-    """What a tracker shows about a run besides its curves."""
+    """Facts about a run that a tracker shows besides its curves."""
 
     folder: Path
     name: str  # such as mine/plain/3
@@ -205,10 +204,10 @@ class Tracking:
     def __enter__(self) -> "Tracking":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._update(pixels=None)
         for link in self.links:
-            link.close(finished=kind is None)
+            link.close(finished=error[0] is None)
 
     def step(self, done: int, total: int) -> None:
         """Only epochs are sent; the last one with an image."""
@@ -260,11 +259,10 @@ class _Link:
 
     def _warn(self, error: Exception) -> None:
         """Say once that a tracker failed."""
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if not self.warned:
             print(
-                f"warning: {self.name} failed ({reason}); the training continues, and what is missing is sent after "
-                "the next epoch, or by the same command",
+                f"warning: {self.name} failed ({first_line(error)}); the training continues, and what is missing is "
+                "sent after the next epoch, or by the same command",
                 file=sys.stderr,
             )
         self.warned = True

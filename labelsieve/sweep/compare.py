@@ -218,8 +218,7 @@ def true_penalty(noise: Array) -> Array:
     """Return the ideal penalty labels, a row per observed label, from counts (true class, observed label)."""
     by_observed = noise.T.astype(float)
     np.fill_diagonal(by_observed, 0)
-    shares: Array = by_observed / np.maximum(by_observed.sum(1, keepdims=True), 1)
-    return shares
+    return by_observed / np.maximum(by_observed.sum(1, keepdims=True), 1)
 
 
 def _plot_band(axis: "Axes", series: list[list[float]], label: str, colour: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from labelsieve.errors import InputError, LabelsieveError, first_line
+from labelsieve.files import DONE
 from labelsieve.runs.execute import run, versions
 from labelsieve.runs.folder import RunFolder
 from labelsieve.runs.spec import Experiment
@@ -26,7 +27,7 @@ from labelsieve.train.loop import StopFlag
 
 RETRIES = 3  # of a run whose worker died; each starts from the beginning on any machine
 GRACE = 5.0  # seconds for cancelled runs to clean up
-NOT_SENT = ("lock", "done")  # files that are created in the run folder here
+NOT_SENT = ("lock", DONE)  # files that are created in the run folder here
 QUIET = {  # environment variables that Ray reads when it is imported
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # long messages about workers that died

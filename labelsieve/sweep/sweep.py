@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labelsieve.errors import LabelsieveError, unexpected
-from labelsieve.files import usable_cores
+from labelsieve.files import DONE, usable_cores
 from labelsieve.runs.spec import Experiment
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def sweep(
 
     shelf = shelf or Shelf()
     every = {experiment: folder_of(experiment, root) for experiment in experiments}
-    done = {experiment: folder for experiment, folder in every.items() if (folder / "done").exists()}
+    done = {experiment: folder for experiment, folder in every.items() if (folder / DONE).exists()}
     refuse_changed_files(list(done.items()), shelf)
     left = [experiment for experiment in every if experiment not in done]
     failed: Failures = {}
@@ -84,7 +84,7 @@ def folder_of(experiment: Experiment, root: Path) -> Path:
 
 def count_done(experiments: Sequence[Experiment], root: Path) -> int:
     """Return how many of the experiments are finished."""
-    return sum((folder_of(experiment, root) / "done").exists() for experiment in experiments)
+    return sum((folder_of(experiment, root) / DONE).exists() for experiment in experiments)
 
 
 def _in_processes(experiments: Sequence[Experiment], root: Path, report: Callable[[], None]) -> Failures:

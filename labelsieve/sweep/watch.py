@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from labelsieve.files import DONE
 from labelsieve.runs.execute import epochs_of, rounds_of
 from labelsieve.runs.spec import Experiment
 from labelsieve.sweep.sweep import Failures, folder_of, sweep
@@ -71,7 +71,7 @@ def standing(experiments: Sequence[Experiment], root: Path, since: float) -> Sta
     done, epochs_done, running = 0, 0, {}
     for experiment in experiments:
         folder = folder_of(experiment, root)
-        if (folder / "done").exists():
+        if (folder / DONE).exists():
             done += 1
             epochs_done += epochs_of(experiment)
             continue
@@ -108,7 +108,7 @@ def _epochs_recorded(folder: Path) -> int:
 def describe_resumed(experiments: Sequence[Experiment], root: Path) -> str:
     """Return a line with the number of interrupted runs that will be resumed; empty if there are none."""
     folders = [folder_of(experiment, root) for experiment in experiments]
-    count = sum(not (folder / "done").exists() and _epochs_recorded(folder) > 0 for folder in folders)
+    count = sum(not (folder / DONE).exists() and _epochs_recorded(folder) > 0 for folder in folders)
     return f"resuming {count} of {len(folders)} runs from their last epochs" if count else ""
 
 
@@ -171,7 +171,7 @@ class Screen:
         self.live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.live.stop()
 
     def say(self, line: str) -> None:

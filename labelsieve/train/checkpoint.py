@@ -54,11 +54,7 @@ class Checkpoints:
         """Return tensors and facts; raise an error if they are not those that were saved."""
         content = self._tensors(number).read_bytes()
         facts = parse_json(self._manifest(number).read_bytes())
-        if "sha256" in facts:  # written by an older version: a digest of the tensors alone
-            expected, found = facts.pop("sha256"), digest_of(content)
-        else:
-            expected, found = facts.pop("digest"), digest_of(content, json.dumps(facts).encode())
-        if found != expected:
+        if facts.pop("digest") != digest_of(content, json.dumps(facts).encode()):
             raise ValueError("the digest differs")
         return load(content), facts
 

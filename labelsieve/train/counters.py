@@ -109,6 +109,6 @@ class Tally:
         return {**self.sums, "seen": self.seen}
 
     def load(self, saved: dict[str, Tensor]) -> None:
-        """Load sums from a checkpoint; checkpoints of earlier versions contain more names."""
+        """Load sums from a checkpoint."""
         for name, tensor in self.tensors().items():
             tensor.copy_(saved[name])

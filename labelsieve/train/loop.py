@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -70,7 +70,7 @@ class StopFlag:
             self._handlers = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
@@ -221,10 +221,8 @@ class _TrainingRun:
         known = self.round < self.method.num_rounds and self.epochs_done <= self.training.epochs
         if not known or len(self.rows) != self.round * self.training.epochs + self.epochs_done:
             raise ValueError("the checkpoint is of another training")
-        if self.record and "record" in facts:
+        if self.record:
             self.record.restore(facts["record"])
-        elif self.record:  # a checkpoint of an older version
-            self.record.truncate(facts["record_size"])
         self._start_round()
         self.networks.load_state_dict(select_prefix("networks", tensors))
         self.method.load_state_dict(select_prefix("method", tensors))

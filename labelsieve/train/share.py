@@ -28,8 +28,8 @@ def staged_share(data: Samples, order: Tensor, size: int, processes: Processes) 
                 yield batches.shape[1]
 
 
-class Spread:
-    """Networks whose gradients and batch-norm statistics are those of the batches of all processes together.
+class DistributedNetworks:
+    """Networks in DistributedDataParallel, with gradients and batch-norm statistics over the batches of all processes.
 
     The batch-norms of the networks are replaced in place; frozen ones and those of other classes are left as they are.
     """

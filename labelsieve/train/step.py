@@ -12,7 +12,7 @@ from labelsieve.core.method import Decision, Method, Step
 from labelsieve.core.processes import Processes
 from labelsieve.runtime import join_adjacent
 from labelsieve.train.settings import ONE_PROCESS, Training
-from labelsieve.train.share import Spread
+from labelsieve.train.share import DistributedNetworks
 
 MOST_PIECES = 4  # tensors of gradients of a network that are updated by kernels
 
@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What a first pass decided, before a second one learns from the kept samples."""
+    """The decision of a first pass; a second one learns from the kept samples."""
 
     probs: Tensor  # (N, B, K)
     decision: Decision
@@ -46,7 +46,7 @@ class Learner:
         self.parameters = [
             _flatten_parameters(network, training) if processes.count == 1 else None for network in networks.children()
         ]
-        self.spread = Spread(networks, processes)
+        self.distributed_networks = DistributedNetworks(networks, processes)
         self.optimizers = [_make_sgd(network, training) for network in networks.children()]
         self.buffers = [_flatten_buffers(network) for network in networks.children()]
         groups = method.parameter_groups()
@@ -132,7 +132,7 @@ class Learner:
     def _logits(self, inputs: Tensor, total: int) -> Tensor:
         """Return the logits of the inputs, which are rows of a batch of `total` samples."""
         with self.training.autocast(inputs.device):
-            return self.spread(inputs, total)
+            return self.distributed_networks(inputs, total)
 
     def _copy_buffers(self) -> list[list[Tensor]]:
         return [[flat.clone() for flat in buffers] for buffers in self.buffers]

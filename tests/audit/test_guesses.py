@@ -132,3 +132,14 @@ def test_threads_do_not_change_results_and_the_first_error_counts(monkeypatch):
         with pytest.raises(InputError, match="row 9000 of pred_probs has a value that is not finite"):
             label_quality(labels, bad)
     np.testing.assert_array_equal(*results)
+
+
+def test_guesses_about_some_samples_are_replaced():
+    probs = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
+    guesses = guesses_from_probs(np.array([0, 0, 2]), probs)
+    where = np.array([False, True, False])
+    other = guesses_from_probs(np.array([0]), np.array([[0.5, 0.3, 0.2]]))
+    merged = guesses.replaced(where, other)
+    assert merged.confidence.tolist() == pytest.approx([0.7, 0.5, 0.6])
+    assert merged.likeliest[1].tolist() == [0, 1, 2] and merged.likeliest[:, 0].tolist() == [0, 0, 2]
+    assert guesses.confidence.tolist() == pytest.approx([0.7, 0.1, 0.6]) and merged.labels is guesses.labels

@@ -6,7 +6,7 @@ import pytest
 
 from labelsieve.auto import train as train_module
 from labelsieve.auto.judge import held_out_log_likelihood
-from labelsieve.auto.train import make_request
+from labelsieve.auto.request import make_request
 from labelsieve.cli import execute
 from labelsieve.runs.data import Shelf
 from labelsieve.runs.find import unfinished

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from labelsieve.auto.plan import (
     LEARNING_RATES,
-    STAGES,
+    TRAINING,
     Candidate,
     Found,
     Request,
@@ -19,9 +19,11 @@ from labelsieve.auto.plan import (
     plain_judges,
     plan,
 )
-from labelsieve.auto.train import make_request, stage_progress
+from labelsieve.auto.request import make_request
+from labelsieve.auto.train import stage_progress
 from labelsieve.cli import execute
 from labelsieve.runs.data import Shelf, held_out
+from labelsieve.runs.read import STAGE_FOLDERS
 from labelsieve.runs.spec import OPEN_SETTINGS, Experiment, experiment_for
 from tests.auto.conftest import QUICK
 from tests.conftest import save_blobs
@@ -133,7 +135,7 @@ def test_properties_of_every_plan(data):
     stages = plan(request, RUN, found)
     folders = [folder for stage in stages for folder in stage.folders(RUN)]
     assert len(set(folders)) == len(folders) == sum(len(stage.experiments) for stage in stages)
-    places = [STAGES.index(stage.name) for stage in stages]
+    places = [(*STAGE_FOLDERS, TRAINING).index(stage.folder) for stage in stages]
     assert places == sorted(set(places)) and "training" in [stage.name for stage in stages]
     for stage in stages:
         if stage.name != "training":

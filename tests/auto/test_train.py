@@ -17,7 +17,8 @@ from PIL import Image
 from labelsieve.auto import samples as samples_module
 from labelsieve.auto import train as train_module
 from labelsieve.auto.judge import best_judges
-from labelsieve.auto.train import make_request, predicted_class
+from labelsieve.auto.request import make_request
+from labelsieve.auto.train import predicted_class
 from labelsieve.cli import execute
 from labelsieve.data import images as images_module
 from labelsieve.runs.data import Shelf

@@ -234,7 +234,7 @@ def test_control_characters_in_errors_are_escaped(capsys):
         ("predict run x", "labelsieve.predict.load", "stopped by Ctrl-C"),
         (
             "train --noise-rate auto",
-            "labelsieve.auto.train.make_request",
+            "labelsieve.auto.request.make_request",
             "stopped by Ctrl-C; run the same command again to resume",
         ),
         (

@@ -10,7 +10,8 @@ import torch
 
 import labelsieve
 from labelsieve import METHODS
-from labelsieve.auto.train import forecast, make_request, with_threads
+from labelsieve.auto.forecast import forecast
+from labelsieve.auto.request import make_request, with_threads
 from labelsieve.cli import execute
 from labelsieve.data import ReadOptions, load_data
 from labelsieve.data.published import read_clothing1m
@@ -126,7 +127,7 @@ def test_forecast_includes_what_the_command_did_before(tmp_path, monkeypatch):
     data = save_blobs(tmp_path / "data.npz", 150)
     experiment, shelf = Experiment(data=str(data), model="small", epochs=2, warmup=1, noise_rate=0.2), Shelf()
     request = make_request(experiment, [], noise_is_unknown=False, method=None, final=True, shelf=shelf)
-    monkeypatch.setattr("labelsieve.auto.train.seconds_per_step", lambda prepared: 10.0)
+    monkeypatch.setattr("labelsieve.auto.forecast.seconds_per_step", lambda prepared: 10.0)
     assert "about 2.0 h" in forecast(request, tmp_path, shelf, time.perf_counter() - 3600)
 
 

@@ -134,15 +134,6 @@ def test_state_saved_within_an_epoch_continues_there(name):
     assert learn(resumed, steps[6:]) == learn(whole, steps[6:])
 
 
-def test_state_without_an_epoch_needs_start_epoch():
-    method = started()
-    state = method.state_dict()
-    del state["epoch"]
-    method.load_state_dict(state)
-    with pytest.raises(ValueError, match="start_epoch"):
-        method(*batch())
-
-
 def test_too_small_batches_cause_one_warning():
     method = started()
     few = warnings_of(lambda: [method(*batch(2)) for _ in range(5)])

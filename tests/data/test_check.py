@@ -8,7 +8,7 @@ from tests.data.builders import picture
 
 
 def test_check_reports_contents_and_all_faults(folder, capsys):
-    check(str(folder), None, None, None)
+    check(str(folder))
     report = capsys.readouterr().out
     assert "train: 60 samples of 3 classes: apple 20, pear 20, plum 20" in report
     assert "test: 15 samples of 3 classes" in report and "sizes: 16 x 16 (60)" in report
@@ -20,7 +20,7 @@ def test_check_reports_contents_and_all_faults(folder, capsys):
     (folder / "test" / "pear" / "copied.png").write_bytes(copied)
     (folder / "train" / "plum" / "copied.png").write_bytes(copied)
     with pytest.raises(InputError, match=r"3 files or rows of .* cannot be used"):
-        check(str(folder), None, None, None)
+        check(str(folder))
     report = capsys.readouterr().out
     bad = [line for line in report.splitlines() if line.startswith("bad: ")]
     assert len(bad) == 3 and all(name in "".join(bad) for name in ("cut.jpg", "empty.png", "notes.txt"))
@@ -34,13 +34,13 @@ def test_check_reports_sizes_and_imbalance(tmp_path, capsys):
         for index in range(count):
             side = 16 + index if name == "many" else 16
             picture(number, index, side).save(tmp_path / "mine" / name / f"{index}.png")
-    check(str(tmp_path / "mine"), None, None, None)
+    check(str(tmp_path / "mine"))
     report = capsys.readouterr().out
     assert "  imbalanced: many has 10 samples, few 3, 3.3 times as many\n" in report
     assert "  sizes: 10 different, heights 16 to 25, widths 16 to 25, most common 16 x 16 (4)\n" in report
     assert "only folders" not in report
     (tmp_path / "mine" / "many" / "9.png").unlink()
-    check(str(tmp_path / "mine"), None, None, None)
+    check(str(tmp_path / "mine"))
     assert "imbalanced" not in capsys.readouterr().out  # three times as many is not
 
 
@@ -49,11 +49,11 @@ def test_check_reports_class_folders_that_contain_only_folders(folder, tmp_path,
     above.mkdir()
     (folder / "train").rename(above / "fruit")
     (folder / "test").rename(above / "new")
-    check(str(above), None, None, None)
+    check(str(above))
     line = "  only folders in fruit, new: if these are the classes, pass the folder that contains them\n"
     assert line in capsys.readouterr().out
     (above / "new").rename(folder / "val")
-    check(str(above / "fruit"), None, None, None)
+    check(str(above / "fruit"))
     assert "only folders" not in capsys.readouterr().out
 
 

@@ -237,6 +237,6 @@ def test_memory_for_features_is_one_copy(tmp_path):
 
 
 def test_check_reports_features(folder, tmp_path, capsys):
-    check(str(folder), features=str(write_npy(tmp_path)))
+    check(str(folder), ReadOptions(features=str(write_npy(tmp_path))))
     report = capsys.readouterr().out
     assert f"{folder}: a folder of images with features\n" in report and "sizes: 4 columns (60)" in report

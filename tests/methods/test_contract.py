@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from labelsieve.catalogue import methods
 from labelsieve.core import CRITERIA, CriteriaOL, CrossEntropy, Method, Select
 from labelsieve.core.select import constant_share
-from labelsieve.methods import METHODS, Problem, make, summary
+from labelsieve.methods import METHODS, Problem, make
 from labelsieve.methods.cores import ConfidenceRegularized
 from labelsieve.methods.elr import EarlyLearning
 from labelsieve.methods.f_correction import ForwardCorrection
@@ -203,7 +204,7 @@ def test_noise_rate_zero_drops_nothing(name):
 
 @every_method
 def test_every_method_has_a_summary_and_requires_its_index(name):
-    assert summary(name).endswith(".")
+    assert methods()[name].summary.endswith(".")
     method = ready(name)
     logits, labels, _ = batch(method)
     if method.needs_index:

@@ -4,7 +4,8 @@ import csv
 from collections import Counter
 from pathlib import Path
 
-from labelsieve.methods import Problem, make, options_of
+from labelsieve.catalogue import options_of
+from labelsieve.methods import Problem, make
 from labelsieve.paper.tables import options, tables
 from labelsieve.train.settings import Training
 

@@ -5,7 +5,6 @@ import shlex
 
 import pytest
 
-import labelsieve
 from labelsieve.cli import execute, parse
 from labelsieve.errors import InputError
 from labelsieve.report.page import write_report
@@ -59,23 +58,6 @@ def test_run_with_finished_judges_only(tmp_path):
     assert "only earlier stages are; wait if it is still running, else run the command that" in unfinished(
         tmp_path / "run"
     )
-
-
-@pytest.mark.parametrize("trained", [True, False])
-def test_automatic_run_of_an_older_version_is_refused_by_every_command(tmp_path, capsys, trained):
-    run = tmp_path / "run"
-    if trained:
-        make_run(make_run(run) / "final", method="default")
-    make_run(run / "probe" / "1", done=trained)
-    line = message_of_all_readers(run, capsys)
-    assert "is an automatic run of an older version" in line and "train again with another --out\n" in line
-    data = save_blobs(tmp_path / "blobs.npz", 100)
-    before = sorted(tmp_path.rglob("*"))
-    assert execute(["train", str(data), *QUICK, "--out", str(run)]) == 2
-    assert capsys.readouterr().err == line
-    with pytest.raises(InputError, match="older version"):
-        labelsieve.load(run)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_incomplete_lines_do_not_count_as_epochs(tmp_path):

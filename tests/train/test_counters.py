@@ -63,17 +63,6 @@ def test_prediction_that_is_not_finite_is_skipped():
     assert tally.seen.tolist() == [0, 1] and tally.sums["margin"].tolist() == pytest.approx([0, 0.3])
 
 
-def test_sums_of_an_earlier_version_can_be_loaded():
-    tally = Tally(make("default", Problem(3, 0.0)), 2, torch.device("cpu"))
-    older = {"observed": 4.0, "margin": 3.0, "score": 2.0, "selected": 1.0, "seen": 5.0}
-    tally.load({name: torch.full((2,), value) for name, value in older.items()})
-    assert {name: tensor[1].item() for name, tensor in tally.tensors().items()} == {
-        "margin": 3,
-        "selected": 1,
-        "seen": 5,
-    }
-
-
 @pytest.mark.parametrize(("name", "criterion"), COMBINATIONS, ids=str)
 def test_every_method_has_finite_sums_without_reading_the_device(name, criterion):
     method = ready(name, criterion)

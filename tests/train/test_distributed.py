@@ -26,7 +26,7 @@ from labelsieve.runs.execute import follow, run
 from labelsieve.runs.spec import Experiment
 from labelsieve.runs.team import Team
 from labelsieve.train import Checkpoints, Training, fit
-from labelsieve.train.share import Spread
+from labelsieve.train.share import DistributedNetworks
 from tests.conftest import LONG_WAIT, blobs, save_blobs, without_resumes
 from tests.together import together
 
@@ -187,8 +187,8 @@ def normalised(count):
     with torch.no_grad():
         layers[1].weight.copy_(torch.randn(3, 3, 1, 1, generator=random))
     rows = processes.rows(count)
-    spread = Spread(layers, processes)
-    out = spread(x[rows], count)
+    networks = DistributedNetworks(layers, processes)
+    out = networks(x[rows], count)
     (out * y[rows]).sum().mul(processes.count if count >= processes.count else 1).backward()
     kinds = [type(layer).__name__ for layer in (layers[0], layers[2], frozen[0])]
     values = [out.detach(), *(p.grad for p in layers.parameters()), *(b.double() for b in layers.buffers())]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labelsieve.data import DATASETS, Labelled, ReadOptions, Trainable, load_data
 from labelsieve.data.arrays import finite_rows, image_tensor, load_npy, load_npz, npz_keys
-from labelsieve.data.classes import Array
+from labelsieve.data.classes import Array, SingleClass
 from labelsieve.data.folder import IMAGE_SUFFIXES, labelled_files, read_unlabelled_images
 from labelsieve.data.images import Frame, Unusable, describe_unusable
 from labelsieve.data.load import decode_all
@@ -277,10 +277,12 @@ def predict_data(
     )
     try:
         sets = _load(predictor, data, reading)
-    except InputError:
+    except InputError as error:
         unlabelled = _read_unlabelled(path, reading, predictor)
         if unlabelled is None:
             raise
+        if isinstance(error, SingleClass):
+            print(f"labels are not compared with the predictions: {error}", file=sys.stderr)
         return predictor.predict_set(unlabelled), None, unlabelled.names or range(len(unlabelled))
     known = [sets.test] if data in DATASETS and sets.test else [each for each in sets if each is not None]
     probs = np.concatenate([predictor.predict_set(each) for each in known])

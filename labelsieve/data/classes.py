@@ -28,6 +28,10 @@ MAX_DIGITS = 40
 MAX_QUOTED = 60  # characters
 
 
+class SingleClass(InputError):
+    """All labels are of one class, from which nothing can be learned."""
+
+
 def encode_labels(labels: Labels, source: str, rows: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
     """Return class indices (n) int64 and the sorted class names.
 
@@ -43,8 +47,9 @@ def encode_labels(labels: Labels, source: str, rows: Sequence[str] | None = None
     keys = _sort_keys(distinct, lambda code: _first_place(codes, code, source, rows), source)
     classes = sorted(set(keys))
     if len(classes) < 2:
-        found = f"only the class {_class_name(classes[0])!r}" if classes else "no labels"
-        raise InputError(f"{source} has {found}; at least two classes are needed")
+        if not classes:
+            raise InputError(f"{source} has no labels; at least two classes are needed")
+        raise SingleClass(f"{source} has only the class {_class_name(classes[0])!r}; at least two classes are needed")
     index = {key: k for k, key in enumerate(classes)}
     index_of_code = np.array([index[key] for key in keys], dtype=np.int64)
     return torch.from_numpy(index_of_code[codes]), tuple(_class_name(key) for key in classes)

@@ -140,6 +140,9 @@ def test_columns_are_matched_by_name(tmp_path, capsys):
         assert said in capsys.readouterr().err
     with pytest.raises(ValueError, match="row 1, column 0 contains nan, which is not finite"):
         labelsieve.load(run).predict(np.array([[0.0, 0.0], [np.nan, 0.0]]))
+    (tmp_path / "new.csv").write_text("a,b,label\n1,2,x\n1,2,x\n")
+    assert execute(["predict", run, str(tmp_path / "new.csv")]) == 0
+    assert "labels are not compared with the predictions: " in capsys.readouterr().err
     assert execute(["predict", run, write("d.csv", ["a", "label"]), "--out", str(out)]) == 2
     assert "no column 'b'" in capsys.readouterr().err
 

@@ -1068,7 +1068,7 @@ class _Classifier(torch.autograd.Function):
         ctx.batch_pass, ctx.dtype = batch_pass, dtype
         y = x.new_empty(images, classes)
         _classifier_forward[(triton.cdiv(images, 16),)](
-            x, weight, bias, y, images, features, classes, DTYPE=dtype, BM=16, BN=_class_columns(classes), BK=64
+            x, weight, bias, y, images, features, classes, DTYPE=dtype, BM=16, BN=_class_columns(classes), BK=32
         )
         return y
 

@@ -19,13 +19,14 @@ MIN_SHARE = 1e-6  # before taking log-odds
 COMMON_CONFUSION = 0.05  # share of a label's samples that seem to be one other class, from which it is reported
 MUTUAL_CONFUSION = 0.25  # relative size of the opposite confusion, from which the direction counts as uncertain
 CLEAN_BELOW = 0.02  # lower end of the noise rate, below which labels count as clean if the estimate is low, too
-CLEAN_UP_TO = 0.1  # upper end of the noise rate, from which labels without suspects are not called clean
+CLEAN_UP_TO = 0.1  # upper end of the range, from which labels are not called clean, nor the wrong ones few
 IMPLAUSIBLE_RATE = 0.5  # noise rate above which a weak model is the likelier explanation
 UNSURE_BELOW = 0.5  # predicted probability below which the model is called unsure
 WEAK_MODEL = 1 / 3  # error on correct labels, from which a model is too weak to judge labels
 NEAR_CHANCE = 0.85  # of the error of always predicting the most common label, likewise
 CONTRADICTION = 2.0  # factor between estimate and suspects from which they contradict each other
 NEGLIGIBLE = 0.05  # unless they differ by less than this share of the samples
+FEWEST_UNDECIDED = 20  # labels that show whether a model is weak: one or two may be wrong by chance
 FEWEST_LEFT = 10  # samples of a class after correction, below which the model has probably not learned it
 PRINTED_LOST = 5  # names of lost classes in a sentence
 MANY_ON_HARD_SAMPLES = 0.2  # share of the wrong labels that depend on the sample, from which it is reported
@@ -273,9 +274,9 @@ def _judge_learned_labels(guesses: Guesses, training: tuple[Array, Array] | None
 
 
 def held_out_error(guesses: Guesses) -> float:
-    """Return the share of labels that out-of-sample guesses predict differently; decided labels are not predicted."""
+    """Return the share of undecided labels that out-of-sample guesses predict differently; 0 if they are too few."""
     judged = guesses.undecided
-    return float((judged.likeliest[:, 0] != judged.labels).mean()) if len(judged) else 0.0
+    return float((judged.likeliest[:, 0] != judged.labels).mean()) if len(judged) >= FEWEST_UNDECIDED else 0.0
 
 
 def add_training_margin(quality: Array, margin: Array, seen: Array) -> Array:
@@ -310,19 +311,22 @@ def _clean_verdict(rate: Interval, issues: int, trusts_labels: bool, given_rate:
             f"At most {percent(rate.high)} of the labels look wrong to this model, but the noise rate was given as "
             f"{percent(given_rate)}. A model does not detect wrong labels that it has memorized: there may be more."
         )
-    if issues:
-        which = (
-            "1 label is more likely wrong than right; it may be a mistake of the model."
-            if issues == 1
-            else f"{issues:,} labels are more likely wrong than right; some may be mistakes of the model."
+    about, high = percent(rate.estimate), percent(rate.high)
+    most = high if high.startswith("under") else f"at most {high}"
+    if not issues and rate.high < CLEAN_UP_TO:
+        return f"The labels look clean: {most} are wrong. No correction is needed."
+    if not issues:
+        return (
+            f"No single label looks wrong, but up to {high} of the labels may be: with so few samples, or with classes "
+            "so similar, the estimate is uncertain."
         )
-        return f"Few labels look wrong: {percent(rate.estimate)}, at most {percent(rate.high)}. {which}"
     if rate.high < CLEAN_UP_TO:
-        return f"The labels look clean: at most {percent(rate.high)} are wrong. No correction is needed."
-    return (
-        f"No label looks wrong by itself, but up to {percent(rate.high)} may be: there are too few samples, or the "
-        "classes are too similar, to tell."
-    )
+        found = f"Few labels look wrong: {most if about == high else f'{about}, {most}'}."
+    else:
+        found = f"About {about} of the labels look wrong, but up to {high} may be."
+    if issues == 1:
+        return f"{found} 1 label is more likely wrong than right; it may be a mistake of the model."
+    return f"{found} {issues:,} labels are more likely wrong than right; some may be mistakes of the model."
 
 
 def _confusion(matrix: Array, classes: Sequence[str], sizes: Array) -> str:

@@ -154,13 +154,18 @@ def noise_of_guesses(held: Guesses | None) -> HeldOutNoise | None:
 
 
 def _noise_of(held: Guesses) -> HeldOutNoise:
-    judged = held.undecided if len(held.undecided) else held
+    judged = _judged(held)
     return in_larger_set(estimate_held_out_noise(judged.labels, dense_probs(judged)), len(judged) / len(held))
 
 
 def _log_likelihood(held: Guesses) -> float:
-    judged = held.undecided if len(held.undecided) >= FEWEST else held
+    judged = _judged(held)
     return label_log_likelihood(judged.labels, dense_probs(judged))
+
+
+def _judged(held: Guesses) -> Guesses:
+    """Return the guesses by which judges are compared: those about undecided labels, if there are any."""
+    return held.undecided if len(held.undecided) else held
 
 
 def rate_of_selecting(run: Path) -> Interval | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,12 +78,16 @@ def side_by_side(
 
 
 def _largest_fit(experiments: Sequence[Experiment], shelf: Shelf) -> Fit:
-    """Measure every kind of experiment and return the fit of the largest; those that fail here fail again later."""
+    """Measure every kind of experiment and return the fit of the largest."""
     kinds = {(e.method, e.criterion, e.options, e.model, e.batch, e.data): e for e in experiments}
     found = []
     for experiment in kinds.values():
-        with suppress(Exception):
+        try:
             found.append(_measure_fit(prepare(experiment, shelf)))
+        except Stopped:
+            raise
+        except Exception:
+            continue  # its run fails, too, and says why
     return max(found, key=lambda fit: fit.bytes_per_run, default=Fit(1, 1))
 
 

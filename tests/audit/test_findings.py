@@ -69,9 +69,17 @@ def test_few_wrong_labels(rate, few):
     assert (verdict(noise, 0, 1200, list("abcd")) == clean) is few
 
 
-def test_wide_range_is_not_called_clean():
+def test_wide_range_is_neither_called_clean_nor_few():
     noise = Noise(Interval(0.01, 0.0, 0.26), [], np.eye(4))
-    assert verdict(noise, 0, 80, list("abcd")).startswith("No label looks wrong by itself, but up to 26% may be")
+    none, some = (verdict(noise, issues, 80, list("abcd")) for issues in (0, 3))
+    assert none.startswith("No single label looks wrong, but up to 26% of the labels may be")
+    assert some.startswith("About 1.0% of the labels look wrong, but up to 26% may be. 3 labels are more likely wrong")
+
+
+def test_tiny_shares_are_not_at_most_under_a_share():
+    noise = Noise(Interval(0.0005, 0.0, 0.0008), [], np.eye(4))
+    assert verdict(noise, 0, 9000, list("abcd")).startswith("The labels look clean: under 0.1% are wrong.")
+    assert verdict(noise, 1, 9000, list("abcd")).startswith("Few labels look wrong: under 0.1%. 1 label is")
 
 
 def test_most_common_confusion_is_that_of_most_samples():
@@ -245,6 +253,16 @@ def test_doubt_comes_first_and_nothing_is_corrected():
     assert not found.doubt and (found.training_labels != labels).any()
     weak = replace(found, held_out_error=0.9)
     assert weak.verdict.startswith("The model is too weak") and (weak.training_labels == labels).all()
+
+
+@pytest.mark.parametrize("undecided", [1, 3, 10])
+def test_a_few_undecided_labels_do_not_make_the_model_look_weak(undecided):
+    given, probs, true = label_predictions(lambda k: symmetry(k, 0.3), sure=5.0)
+    for seed in range(20):
+        decided = np.ones(len(given), bool)
+        decided[np.random.default_rng(seed).permutation(len(given))[:undecided]] = False
+        guesses = with_decided(guesses_from_probs(np.where(decided, true, given), probs), decided)
+        assert not findings_from_guesses(guesses, NAMES, out_of_sample=True).doubt
 
 
 @pytest.mark.parametrize("share", [0.8, 1.0])

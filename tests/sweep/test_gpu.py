@@ -59,6 +59,16 @@ def test_failed_run_does_not_stop_the_others(data, tmp_path):
     assert (tmp_path / "good" / "done").exists()
 
 
+def test_signal_while_the_memory_is_measured_stops_the_sweep(data, tmp_path, monkeypatch):
+    def interrupted(prepared):
+        raise Stopped("SIGTERM", signal.SIGTERM)
+
+    monkeypatch.setattr(module, "_measure_fit", interrupted)
+    with pytest.raises(Stopped):
+        side_by_side([experiment(data, 0)], [tmp_path / "run"], lambda: None)
+    assert not (tmp_path / "run").exists()
+
+
 def test_signal_stops_all_runs_and_they_can_be_resumed(data, tmp_path, monkeypatch):
     every = [experiment(data, seed, epochs=20) for seed in range(3)]
     folders = [tmp_path / e.name() for e in every]

@@ -4,7 +4,8 @@ For every set and draw of noise, `labelsieve train FOLDER` runs as a command of 
 cleanlab 2.9 gets out-of-fold probabilities of scikit-learn's logistic regression on the same features, with the
 strength of the regularisation chosen by cross-validation on the noisy labels.
 
-    python -m benchmarks.photos --clothing clothing/ --banking banking77/ --cifar cifar10.npz --cifar-n labels.npz
+    python -m benchmarks.photos --clothing clothing/ --banking banking77/ --cifar cifar10.npz --cifar-n labels.npz \\
+        --cifar100 cifar100.npz
 
 Needs cleanlab 2.9 and scikit-learn. Noise A: 30% of the labels of eight classes of clothes move to the visually nearest
 class; for other data, 25% of the labels move to the class with the nearest mean of features. Noise B: 15% symmetric. C:
@@ -48,7 +49,8 @@ NEAREST = {  # of the classes of clothes
 }
 CLOTHES_RATE, NEAREST_RATE, SYMMETRIC_RATE = 0.3, 0.25, 0.15
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)  # C of scikit-learn, on standardised features
-TEST_IMAGES = 2000  # of CIFAR-10
+TEST_IMAGES = 2000  # of CIFAR-10 and CIFAR-100
+FINE_IMAGES = 5000  # of CIFAR-100, with its 100 classes
 SEED = 0
 MAX_ITER = 100  # the default of scikit-learn
 _TRUE: dict[str, float] = {}  # accuracy with the true labels, by set
@@ -112,18 +114,40 @@ def write_texts(folder: Path, rows: dict, labels: np.ndarray, classes: list[str]
     return folder
 
 
-def cifar(arrays: Path, labels: Path, kind: str, count: int, seed: int, room: Path) -> Cell:
+def cifar_n(arrays: Path, labels: Path, kind: str, count: int, seed: int, room: Path) -> Cell:
     data, people = dict(np.load(arrays)), np.load(labels)  # decompress each array once
     chosen = np.random.default_rng(seed).permutation(len(data["train_images"]))[:count]
     classes = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     true = data["train_labels"][chosen].astype(int)
     given = people[f"cifar10_{kind}_label"][chosen].astype(int)
+    names = write_images(data, chosen, given, classes, room)
+    return Cell(f"CIFAR-10N {kind} {count:,}", seed, true, given, classes, room, names)
+
+
+def cifar100(arrays: Path, kind: str, seed: int, room: Path) -> Cell:
+    data = dict(np.load(arrays))
+    chosen = np.random.default_rng(SEED).permutation(len(data["train_images"]))[:FINE_IMAGES]
+    classes = [f"class {k:02d}" for k in range(100)]
+    true = given = data["train_labels"][chosen].astype(int)
+    if kind == "A":
+        names = write_images(data, chosen, true, classes, room / "clean")
+        features, _, _, found = features_of(room / "clean")
+        place = {Path(name).name: at for at, name in enumerate(found)}
+        given = to_nearest(features[[place[name] for name in names]], true, len(classes), seed)
+    elif kind == "B":
+        given = symmetric(true, len(classes), seed)
+    names = write_images(data, chosen, given, classes, room / "noisy")
+    return Cell(f"CIFAR-100 {kind}", seed, true, given, classes, room / "noisy", names)
+
+
+def write_images(data: dict, chosen: np.ndarray, given: np.ndarray, classes: list[str], room: Path) -> list[str]:
+    """Write training images to folders of their given labels, and test images; return the names of the former."""
     names = [f"{place:05d}.png" for place in chosen.tolist()]
     for name, place, label in zip(names, chosen.tolist(), given.tolist(), strict=True):
         save(data["train_images"][place], room / "train" / classes[label] / name)
     for place in range(TEST_IMAGES):
         save(data["test_images"][place], room / "test" / classes[int(data["test_labels"][place])] / f"{place:05d}.png")
-    return Cell(f"CIFAR-10N {kind} {count:,}", seed, true, given, classes, room, names)
+    return names
 
 
 def save(pixels: np.ndarray, path: Path) -> None:
@@ -242,7 +266,7 @@ def peers(cell: Cell) -> dict:
         for method in ("self_confidence", "normalized_margin")
     )
     predicted = probs.argmax(1)
-    name = f"{cell.name} {cell.seed}" if cell.name.startswith("CIFAR") else cell.name.split()[0]
+    name = f"{cell.name} {cell.seed}" if cell.name.startswith("CIFAR-10N") else cell.name.split()[0]
     if name not in _TRUE:
         _TRUE[name] = accuracy(x, cell.true, x_test, y_test, best_strength(x, cell.true)[0])
     return {
@@ -295,9 +319,11 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[Pat
                 yield f"clothes {kind}", seed, partial(clothes, options.clothing, kind, seed)
             if options.banking:
                 yield f"banking77 {kind}", seed, partial(banking, options.banking, kind, seed)
+            if options.cifar100:
+                yield f"CIFAR-100 {kind}", seed, partial(cifar100, options.cifar100, kind, seed)
         for kind in ("worse", "aggre"):
             for count in options.counts if options.cifar and options.cifar_n else ():
-                make = partial(cifar, options.cifar, options.cifar_n, kind, count, seed)
+                make = partial(cifar_n, options.cifar, options.cifar_n, kind, count, seed)
                 yield f"CIFAR-10N {kind} {count:,}", seed, make
 
 
@@ -388,6 +414,7 @@ def main() -> None:
     parser.add_argument("--banking", type=Path)
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--cifar-n", type=Path)
+    parser.add_argument("--cifar100", type=Path)
     parser.add_argument("--counts", type=int, nargs="*", default=[2500, 10_000])
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--without-peers", action="store_true", help="only labelsieve")

@@ -222,10 +222,12 @@ def _records(path: Path, file: IO[str]) -> Iterator[tuple[int, list[str]]]:
             break
     separator = detect_separator(opening[-1] if opening else "")
     reader = csv.reader(itertools.chain(opening, lines), delimiter=separator, strict=True)
-    start = 1
+    start, columns = 1, 0
     try:
         for record in reader:
-            if len(record) > 1 or "".join(record).strip():
+            # where there is one column, white space is a cell; elsewhere, a line of it is blank
+            if record and (columns == 1 or len(record) > 1 or not record[0].isspace()):
+                columns = columns or len(record)
                 yield start, record
             start = reader.line_num + 1
     except csv.Error as error:

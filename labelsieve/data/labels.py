@@ -70,7 +70,9 @@ def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequ
     refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
     with writing(path) as file:
         if path.suffix == ".npy":
-            np.save(file, labels.numpy())
+            content = io.BytesIO()  # np.save cannot write to a pipe
+            np.save(content, labels.numpy())
+            file.write(content.getvalue())
             return
         text = io.TextIOWrapper(file, newline="", encoding="utf-8", errors="surrogateescape", write_through=True)
         writer = csv.writer(text)

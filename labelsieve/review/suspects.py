@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,5 +160,5 @@ def _sample(fields: Mapping[str, Any], folder: Path) -> Sample:
 def _image_path(folder: Path, name: str) -> Path | None:
     """Return the path of an image, or None if it is not an image inside the folder."""
     path = folder / name
-    inside = path.resolve().is_relative_to(folder.resolve())
+    inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
     return path if inside and path.suffix in IMAGE_TYPES else None

@@ -37,3 +37,10 @@ def test_cut_table_of_labels_is_refused_without_its_seal(run):
 
 def test_gallery_is_read_in_its_order(run):
     assert [sample.index for sample in read_gallery(run)] == [*reversed(range(5, 40))]
+
+
+def test_a_loop_of_links_is_no_image_outside_of_the_audit(run):
+    (run / "audit" / "thumbs").mkdir(exist_ok=True)
+    (run / "audit" / "thumbs" / "loop.webp").symlink_to("loop.webp")
+    (run / "audit" / "gallery.jsonl").write_text(json.dumps({**SAMPLE, "image": "thumbs/loop.webp"}) + "\n")
+    assert read_gallery(run)[0].image == run / "audit" / "thumbs" / "loop.webp"

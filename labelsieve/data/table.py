@@ -16,6 +16,7 @@ from torch import Tensor
 
 from labelsieve.data.classes import quote
 from labelsieve.data.columns import (
+    BEYOND_FLOAT32,
     IMAGE_NAMES,
     SPLITS,
     TEXT_NAMES,
@@ -378,7 +379,7 @@ def _parse_numbers(row: DictRow, columns: Sequence[str], name: str) -> list[floa
         cell, value = row[column], math.nan
         try:
             value = parse_number(cell)
-            fault = f"is {'too large' if math.isfinite(value) else 'not finite'}; correct it, or remove the row"
+            fault = f"{BEYOND_FLOAT32}; correct it, or remove the row"
         except ValueError:
             fault = _not_a_number(cell)
         if not abs(value) <= LARGEST:

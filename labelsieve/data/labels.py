@@ -35,7 +35,7 @@ class LabelOverlay(NamedTuple):
 class _LabelRow(NamedTuple):
     """A row of a .csv label file; the cell of a column that the file does not have is None."""
 
-    label: str | None
+    label: str
     position: str | None  # column `index`
     name: str | None
     decided: str | None
@@ -99,9 +99,8 @@ def _ordered_labels(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return class indices (n), the decided column (n) and the labels before (n), in the order of the samples."""
     labels = _class_indices(rows, path, classes)
-    before = None
-    if all(row.given_label for row in rows):
-        before = _class_indices([row._replace(label=row.given_label) for row in rows], path, classes)
+    given = [row._replace(label=row.given_label) for row in rows if row.given_label]
+    before = _class_indices(given, path, classes) if len(given) == len(rows) else None
     by_name = names is not None and _identified_by_name(rows, names)
     order = _order_by_name(rows, names, path) if by_name and names is not None else _order_by_index(rows, path)
     if all(row.decided is None for row in rows):
@@ -114,7 +113,7 @@ def _class_indices(rows: list[_LabelRow], path: Path, classes: Sequence[str]) ->
     """Return the class index of the label of each row."""
     index = {name: k for k, name in reversed(list(enumerate(classes)))}
     if any(row.label not in index for row in rows):  # class names may be escaped against spreadsheet formulas
-        rows = [row._replace(label=row.label and unescape_cell(row.label)) for row in rows]
+        rows = [row._replace(label=unescape_cell(row.label)) for row in rows]
     numeric = any(name.isdigit() for name in classes)  # if class names are numbers, a number is a name
     return np.array([_class_index(row, index, numeric, path) for row in rows], dtype=np.int64)
 
@@ -122,7 +121,7 @@ def _class_indices(rows: list[_LabelRow], path: Path, classes: Sequence[str]) ->
 def _class_index(row: _LabelRow, index: dict[str, int], numeric: bool, path: Path) -> int:
     if row.label in index:
         return index[row.label]
-    if not numeric and row.label is not None:
+    if not numeric:
         with suppress(ValueError):
             return parse_integer(row.label)
     known = sorted(index, key=index.__getitem__)

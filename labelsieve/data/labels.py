@@ -1,6 +1,5 @@
 """Read and write label files, which replace the labels of a training set: .npy or .csv."""
 
-import csv
 import io
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from labelsieve.data.classes import Array, join_names
 from labelsieve.data.table import read_dict_rows
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, writing
-from labelsieve.text import escape_cell, parse_integer, unescape_cell
+from labelsieve.text import label_file, parse_integer, unescape_cell
 
 DECIDED = {  # true and false as spreadsheets write them
     **dict.fromkeys(("true", "1", "yes", "wahr", "vrai", "verdadero", "vero"), True),
@@ -68,19 +67,13 @@ def read_label_file(path: Path, classes: Sequence[str], count: int, names: Seque
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """Write a label file: .npy with class indices, otherwise .csv with class names."""
     refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
+    if path.suffix == ".npy":
+        content = io.BytesIO()  # np.save cannot write to a pipe
+        np.save(content, labels.numpy())
+    else:
+        content = io.BytesIO(label_file([classes[label] for label in labels.tolist()], names))
     with writing(path) as file:
-        if path.suffix == ".npy":
-            content = io.BytesIO()  # np.save cannot write to a pipe
-            np.save(content, labels.numpy())
-            file.write(content.getvalue())
-            return
-        text = io.TextIOWrapper(file, newline="", encoding="utf-8", errors="surrogateescape", write_through=True)
-        writer = csv.writer(text)
-        writer.writerow(["index", "label"] if names is None else ["index", "name", "label"])
-        for index, label in enumerate(labels.tolist()):
-            name = [] if names is None else [escape_cell(names[index])]
-            writer.writerow([index, *name, escape_cell(classes[label])])
-        text.detach()
+        file.write(content.getbuffer())
 
 
 def _read_rows(path: Path) -> list[_LabelRow]:

@@ -96,10 +96,10 @@ def read_judged(run: Path) -> list[Judged]:
         rows = sorted(map(_judged, csv.DictReader(io.StringIO(text, newline=""))))
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
-    if len({each.index for each in rows}) < len(rows):
-        raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
     if len(rows) != read_audit_summary(run, "samples")["samples"]:  # a missing seal would not show it
         raise InputError(f"{path} has {len(rows):,} rows, unlike summary.json; run labelsieve audit {run} again")
+    if [each.index for each in rows] != list(range(len(rows))):
+        raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
     return rows
 
 

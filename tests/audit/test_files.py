@@ -43,6 +43,7 @@ HOSTILE = [
     "''@y",
     "<script>",
     'a,b\n"c',
+    "d\re\r\nf",
     "\x1b[2J",
     "Ω",
     "'plain",
@@ -73,6 +74,7 @@ def test_hostile_names_survive_every_file(tmp_path):
     path = tmp_path / "corrected.csv"
     path.write_bytes(EXPORTS["corrected"][1](findings, {}))
     assert read_label_file(path, HOSTILE, 300, findings.ids).labels.tolist() == findings.corrected.tolist()
+    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"e\r\nf")  # lines end in \n
     assert "\x1b" not in terminal_summary(findings, summary(findings, None, {}))
 
 

@@ -35,6 +35,15 @@ def test_cut_table_of_labels_is_refused_without_its_seal(run):
         read_judged(run)
 
 
+def test_table_of_labels_with_a_sample_twice_is_refused(run):
+    path = run / "audit" / "labels.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:-1], lines[1]]))
+    (run / "audit" / "sha256sums").unlink(missing_ok=True)
+    with pytest.raises(InputError, match=r"labels\.csv contains a sample twice; run labelsieve audit"):
+        read_judged(run)
+
+
 def test_gallery_is_read_in_its_order(run):
     assert [sample.index for sample in read_gallery(run)] == [*reversed(range(5, 40))]
 

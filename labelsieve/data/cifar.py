@@ -101,10 +101,9 @@ MAX_CIFAR_N = 50_000_000  # bytes; the largest published file has 2.5 million
 CIFAR_N_FILES = "CIFAR-10_human.pt or CIFAR-100_human.pt"
 DOWNLOAD_AGAIN = "download it again from the CIFAR-N authors"
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
-ARRAY_NAMES: list[Any] = [  # what an array of integers in a file of PyTorch is made by
-    *(
-        (_RECONSTRUCT, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")
-    ),  # before NumPy 2, and since
+ARRAY_NAMES: list[Any] = [  # all that a file of PyTorch names for an array of int64
+    (_RECONSTRUCT, "numpy.core.multiarray._reconstruct"),  # before NumPy 2
+    (_RECONSTRUCT, "numpy._core.multiarray._reconstruct"),
     *(np.ndarray, np.dtype, type(np.dtype(np.int64)), codecs.encode),
 ]
 

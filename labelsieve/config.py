@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labelsieve.errors import InputError, nearest
-from labelsieve.files import refuse_others, write_atomically
+from labelsieve.files import refuse_others, writing
 from labelsieve.runs.read import plain_command, refuse_no_run
 from labelsieve.runs.record import read_head
 from labelsieve.runs.spec import Experiment, with_defaults
@@ -93,9 +93,10 @@ def save_settings(path: Path, settings: Settings) -> None:
         content = "\n".join([*lines, ""]).encode()
     except UnicodeEncodeError:
         raise InputError(f"cannot write {path}: a name in the settings is not valid Unicode") from None
-    if path.exists() and path.read_bytes() != content:
+    if path.is_file() and path.read_bytes() != content:
         raise InputError(f"{path} contains other settings; name another file, or delete it")
-    write_atomically(path, content)
+    with writing(path) as file:
+        file.write(content)
 
 
 def read_settings(path: Path, parser: ArgumentParser) -> Settings:

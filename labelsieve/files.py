@@ -20,7 +20,7 @@ from labelsieve.errors import InputError, ResourceError
 
 DONE, SUMS = "done", "sha256sums"  # names of the seal of a run, and of another folder
 THUMBS = "thumbs"  # folder of images in an audit; its files are in the seal of the audit
-LONGEST_STEM = 200  # characters of a name that its temporary file repeats; a name may have 255 bytes
+LONGEST_STEM = 200  # bytes of a name that its temporary file repeats; a name may have 255
 OWN_DIGEST = "# sha256 of the lines above: "
 
 
@@ -62,10 +62,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file to write; at the end, flush it to disk and rename it to the path."""
-    temporary = path.with_name(f".{path.name[:LONGEST_STEM]}.{os.getpid()}.tmp")
+    """Open a temporary file for writing; at the end, flush it to disk and rename it to the path.
+
+    A file that is replaced keeps its mode.
+    """
+    stem = os.fsencode(path.name)[:LONGEST_STEM].decode(errors="ignore")
+    temporary = path.with_name(f".{stem}.{os.getpid()}.tmp")
     try:
+        mode = _mode_of(path)
         with temporary.open("wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -80,20 +87,28 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write that the user named: replace a file or what a link leads to, write to a pipe or device.
+    """Open a file named by the user for writing: replace a file or what a link leads to, write to a pipe or device.
 
     Files in run folders are written by `replacing`, which follows no links.
     """
     try:
-        if path.exists() and not path.is_file():
+        mode = _mode_of(path)
+        if mode is not None and not stat.S_ISREG(mode):
             with path.open("wb") as file:
                 yield file
             return
-        path = path.resolve() if path.is_symlink() else path
     except OSError as error:
         raise disk_error(path, error) from error
-    with replacing(path) as file:
+    with replacing(path.resolve() if path.is_symlink() else path) as file:
         yield file
+
+
+def _mode_of(path: Path) -> int | None:
+    """Return the mode of a file, or of what a link leads to; None if there is none. A loop of links is an OSError."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
 
 
 def make_folder(path: Path) -> None:
@@ -208,7 +223,7 @@ def refuse_links(folder: Path) -> None:
 
     Folders may come from strangers: such a link would have us read or overwrite other files.
     """
-    root = folder.resolve()
+    root = Path(os.path.realpath(folder))  # a loop of links is itself, and an error where it is read
     pending = [root] if root.is_dir() else []
     while pending:
         with os.scandir(pending.pop()) as entries:
@@ -216,7 +231,7 @@ def refuse_links(folder: Path) -> None:
         for entry, mode in found:
             if stat.S_ISDIR(mode):
                 pending.append(Path(entry.path))
-            elif stat.S_ISLNK(mode) and not Path(entry.path).resolve().is_relative_to(root):
+            elif stat.S_ISLNK(mode) and not Path(os.path.realpath(entry)).is_relative_to(root):
                 raise InputError(f"{entry.path} is a link that leads out of {folder}; replace it by what it leads to")
             elif not stat.S_ISLNK(mode) and not stat.S_ISREG(mode):
                 raise InputError(f"{entry.path} is neither a file nor a folder; remove it")

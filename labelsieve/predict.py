@@ -163,7 +163,8 @@ class Predictor:
             return self._predict_features(self.backbone(list(map(str, images))))
         if strings and (self.backbone is not None or len(self.shape) == 3):
             return self._predict_files(list(map(str, images)))
-        values = _one_array(images, source)
+        of_rows = len(self.shape) == 1 and self.backbone is None
+        values = _one_array(images, source, "rows" if of_rows else "images", "" if of_rows else "; pass paths instead")
         if self.backbone is not None:
             if values.ndim == 3 and values.shape[2] in (3, 4):
                 raise InputError(f"{source}: the shape {values.shape} is that of one image; pass images[None]")
@@ -239,11 +240,11 @@ def _are_strings(images: Any) -> bool:
     return not numbers and len(images) > 0 and all(isinstance(each, (str, Path)) for each in images)
 
 
-def _one_array(images: Any, source: str) -> Array:
+def _one_array(images: Any, source: str, kind: str, fix: str) -> Array:
     try:
         return np.asarray(images)
     except ValueError as error:
-        raise InputError(f"{source}: all images or rows must have the same shape; pass paths instead") from error
+        raise InputError(f"{source}: all {kind} must have the same shape{fix}") from error
 
 
 def _describe_samples(shape: Sequence[int]) -> str:

@@ -1,8 +1,10 @@
-"""Text for table cells and terminals: escaping of untrusted names, formatting of numbers, plain equations."""
+"""Text for tables and terminals: .csv and label files, escaping of names, formatting of numbers, plain equations."""
 
+import csv
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\0]")  # spreadsheets run cells that start like this
@@ -17,6 +19,44 @@ def escape_cell(text: str) -> str:
 def unescape_cell(text: str) -> str:
     """Undo `escape_cell`."""
     return text[1:] if _ESCAPED.match(text) else text
+
+
+def csv_file(rows: Iterable[Iterable[object]]) -> bytes:
+    """Return rows of cells as a .csv file, with \\n at the end of each line."""
+    lines = _Lines()
+    csv.writer(lines).writerows(rows)
+    return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+class _Lines(list[str]):
+    """Collects lines that end in \\r\\n: with \\n alone, csv would not quote the \\r in a cell."""
+
+    def write(self, line: str) -> None:
+        self.append(line.removesuffix("\r\n") + "\n")
+
+
+def label_file(
+    labels: Sequence[str],
+    names: Sequence[str] | None = None,
+    decided: Iterable[bool] | None = None,
+    before: Sequence[str] | None = None,
+) -> bytes:
+    """Return a label file (.csv) for `labelsieve train --labels`, with a row for each sample.
+
+    Names that repeat, or are the positions, do not identify the samples better than the positions, and are left out.
+    """
+    positions = list(map(str, range(len(labels))))
+    named = names is not None and len(set(names)) == len(names) and list(names) != positions
+    columns: dict[str, Sequence[str] | None] = {
+        "index": positions,
+        "name": names if named else None,
+        "label": labels,
+        "decided": None if decided is None else ["true" if flag else "false" for flag in decided],
+        "given_label": before,
+    }
+    written = {name: cells for name, cells in columns.items() if cells is not None}
+    rows = zip(*written.values(), strict=True)
+    return csv_file(chain([written], (map(escape_cell, row) for row in rows)))
 
 
 def printable(text: str) -> str:

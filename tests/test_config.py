@@ -142,6 +142,9 @@ def test_files_that_cannot_be_read_or_replaced(tmp_path, capsys):
     assert (tmp_path / "same.toml").read_bytes() == before
     with pytest.raises(InputError, match="not valid Unicode"):
         config.save_settings(tmp_path / "x.toml", {"data": "\udce9"})
+    (tmp_path / "link.toml").symlink_to("target.toml")
+    config.save_settings(tmp_path / "link.toml", {"data": "a.npz"})
+    assert (tmp_path / "link.toml").is_symlink() and (tmp_path / "target.toml").read_bytes() == before
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ def test_links_out_of_a_folder_are_refused(tmp_path):
     (run / "one").touch()
     (run / "audit" / "inside").symlink_to("../one")
     (tmp_path / "link").symlink_to(run)
+    (run / "audit" / "loop").symlink_to("loop")
     refuse_links(tmp_path / "link")  # the folder itself may be a link
     (run / "audit" / "outside").symlink_to(tmp_path / "secret")
     with pytest.raises(InputError, match="outside is a link that leads out of"):
@@ -101,29 +102,51 @@ def test_deep_nesting_is_a_value_error():
         parse_json("[" * 100_000)
 
 
+def read_in_background(pipe):
+    """Make a named pipe, and return a function that waits for what is written to it."""
+    os.mkfifo(pipe)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    return lambda: reader.join() or found[0]
+
+
 def test_a_file_that_the_user_named_may_be_a_link_or_a_pipe(tmp_path):
     target, link, pipe = (tmp_path / name for name in ("target.csv", "link.csv", "pipe"))
     link.symlink_to(target)
     with writing(link) as file:
         file.write(b"new")
     assert link.is_symlink() and target.read_bytes() == b"new"
-    os.mkfifo(pipe)
-    found = []
-    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
-    reader.start()
+    received = read_in_background(pipe)
     with writing(pipe) as file:
         file.write(b"table")
-    reader.join()
-    assert found == [b"table"] and pipe.is_fifo()
+    assert received() == b"table" and pipe.is_fifo()
     write_atomically(link, b"in a run folder")  # replaces the link
     assert not link.is_symlink() and target.read_bytes() == b"new"
-    with writing(tmp_path / ("x" * 250)) as file:  # the name of the temporary file is shorter
-        file.write(b"x")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "pipe", "target.csv", "x" * 250]
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "図" * 83])
+def test_temporary_files_of_long_names_have_shorter_ones(tmp_path, name):
+    write_atomically(tmp_path / name, b"x")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_replaced_file_keeps_its_mode(tmp_path, mode):
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    file.chmod(mode)
+    link.symlink_to(file)
+    with writing(link) as opened:
+        assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {mode}  # also while it is written
+        opened.write(b"x")
+    assert file.stat().st_mode & 0o777 == mode and file.read_bytes() == b"x"
 
 
 def test_failed_writes_name_the_file(tmp_path):
     (tmp_path / "file").touch()
-    for path in (tmp_path / "file" / "new.csv", tmp_path / ("x" * 300), tmp_path / "missing" / "new.csv"):
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("file/new.csv", "x" * 300, "missing/new.csv", "loop", "loop/new.csv"):
+        path = tmp_path / name
         with pytest.raises(InputError, match=f"^cannot write .*{path.name}: "), writing(path) as file:
             file.write(b"x")

@@ -5,13 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.text import escape_cell, listed, plain_equations, printable, rounded, unescape_cell
+from labelsieve.text import escape_cell, label_file, listed, plain_equations, printable, rounded, unescape_cell
 
 
 @given(st.text(alphabet="=+-@'\t\r\n\0ax, ", max_size=6))
 def test_escaped_cell_is_restored_and_never_a_formula(text):
     assert unescape_cell(escape_cell(text)) == text
     assert not escape_cell(text).startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\0"))
+
+
+def test_label_files_leave_out_names_without_information():
+    assert label_file(["a", "=b"]) == b"index,label\n0,a\n1,'=b\n"
+    for names in (["0", "1"], ["x", "x"]):
+        assert label_file(["a", "b"], names) == label_file(["a", "b"])
+    cells = ["a", "b"], ["x", "y\r"], [True, False], ["b", "\udce9"]
+    assert label_file(*cells) == b'index,name,label,decided,given_label\n0,x,a,true,b\n1,"y\r",b,false,\xe9\n'
 
 
 def test_printable_escapes_control_characters():

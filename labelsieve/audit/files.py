@@ -4,11 +4,11 @@
 label file with corrected labels.
 """
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from labelsieve.audit.guesses import Array
 from labelsieve.audit.map import sample_map
 from labelsieve.audit.others import NONE, OtherIssues
 from labelsieve.files import SUMS, disk_error, refuse_links, refuse_others, write_atomically, write_seal
-from labelsieve.text import escape_cell, format_quality, percent, printable
+from labelsieve.text import csv_file, escape_cell, format_quality, label_file, percent, printable
 
 Views = Mapping[int, Mapping[str, Any]]  # by position: the contents of a sample, under one of VIEW_KINDS
 Render = Callable[[Sequence[int], Path], Views]  # renders samples; thumbnails go into the folder
@@ -362,18 +362,16 @@ def _fiftyone(findings: Findings, views: Views) -> bytes:
 def _corrected(findings: Findings, views: Views) -> bytes:
     """Return a label file for `labelsieve train --labels` with the suggested label for every issue."""
     decided = findings.decided
-    named = any(name != str(index) for index, name in enumerate(findings.ids))
-    of_person = [] if decided is None else ["decided", *(["given_label"] if findings.before is not None else [])]
-    columns = ["index", *(["name"] if named else []), "label", *of_person]
-    decided = np.zeros(len(findings), bool) if decided is None else decided
-    corrected = findings.corrected
-    given = corrected if findings.before is None else np.where(decided, findings.before, corrected)
-    labels = (findings.classes[k] for k in corrected.tolist()), (findings.classes[k] for k in given.tolist())
-    rows = (
-        {"index": k, "name": findings.ids[k], "label": label, "decided": flag, "given_label": before}
-        for k, (label, before, flag) in enumerate(zip(*labels, decided.tolist(), strict=True))
-    )
-    return _csv_bytes(columns, rows)
+    before = None
+    if decided is not None and findings.before is not None:
+        before = _names(findings, np.where(decided, findings.before, findings.corrected))
+    flags = None if decided is None else decided.tolist()
+    return label_file(_names(findings, findings.corrected), findings.ids, flags, before)
+
+
+def _names(findings: Findings, labels: Array) -> list[str]:
+    """Return the class names of labels (n)."""
+    return [findings.classes[label] for label in labels.tolist()]
 
 
 EXPORTS: dict[str, tuple[str, Callable[[Findings, Views], bytes]]] = {
@@ -414,11 +412,7 @@ def _sample_rows(findings: Findings, indices: Iterable[int]) -> Iterable[dict[st
 
 def _csv_bytes(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> bytes:
     """Return a .csv file whose cells no spreadsheet interprets as formulas."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_csv_cell(line[column]) for column in columns] for line in lines)
-    return text.getvalue().encode("utf-8", "surrogateescape")
+    return csv_file(chain([columns], ([_csv_cell(line[column]) for column in columns] for line in lines)))
 
 
 def _csv_cell(value: Any) -> Any:

@@ -4,7 +4,7 @@
 files that `labelsieve train --features` reads.
 """
 
-import hashlib
+import csv
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +29,7 @@ from labelsieve.features.neighbours import find_other_issues, limit_of_search
 from labelsieve.quality import judge
 from labelsieve.review.decisions import decisions_path
 from labelsieve.runs.execute import versions
-from labelsieve.runs.read import read_json
-from labelsieve.text import listed, parse_number, printable
+from labelsieve.text import escape_cell, listed, parse_number, printable
 
 Names = tuple[str, ...]
 Record = tuple[int, list[str]]  # number of a line and its cells
@@ -97,14 +96,13 @@ def audit_files(
     elif text is not None:
         texts = read_texts(text, len(guesses))
         render = text_renderer(texts)
-    fingerprint = hashlib.sha256(repr(found.classes).encode() + guesses.labels.tobytes()).hexdigest()[:16]
-    _refuse_other_decisions(out, fingerprint)
+    _refuse_other_decisions(out, [found.classes[label] for label in guesses.labels.tolist()])
     made: dict[str, Any] = {
         "method": "features" if features else "pred-probs",
         "versions": versions(),
         "statistics": False,
     }
-    made |= {"fingerprint": fingerprint, "labels": str(labels), "data": data, "text": text and text_file(text)}
+    made |= {"labels": str(labels), "data": data, "text": text and text_file(text)}
     made |= {"features": str(features)} if features else {"pred_probs": str(pred_probs)}
     findings = findings_from_guesses(
         guesses, found.classes, ids, out_of_sample=True, second=found.second, others=found.others
@@ -226,11 +224,20 @@ def _count_classes(numbers: Array, path: Path) -> int:
     return int(numbers.max()) + 1
 
 
-def _refuse_other_decisions(out: Path, fingerprint: str) -> None:
-    """Raise InputError if the folder holds decisions about other labels."""
-    if not decisions_path(out).exists() or not (out / "summary.json").exists():
+def _refuse_other_decisions(out: Path, given: Sequence[str]) -> None:
+    """Raise InputError if the folder holds decisions about other labels than those given (n).
+
+    labels.csv says which labels they are about: also after an interrupted audit, it is of these labels.
+    """
+    table = out / "labels.csv"
+    if not decisions_path(out).exists() or not table.is_file():
         return
-    if read_json(out / "summary.json").get("made", {}).get("fingerprint") != fingerprint:
+    try:
+        with table.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            before = {row.get("index"): row.get("given_label") for row in csv.DictReader(file)}
+    except (OSError, csv.Error) as error:
+        raise InputError(f"cannot read {table}: {error}; use another --out") from error
+    if before != {str(index): escape_cell(label) for index, label in enumerate(given)}:
         raise InputError(f"{out}/review holds decisions about other labels; use another --out or move that folder")
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from labelsieve.data.classes import Array, encode_labels, join_names, missing_labels
-from labelsieve.data.columns import feature_tensor
+from labelsieve.data.columns import BEYOND_FLOAT32, feature_tensor
 from labelsieve.data.images import Unusable
 from labelsieve.data.sets import Labelled, Listing
 from labelsieve.errors import InputError, first_line
@@ -148,7 +148,7 @@ def _stored_features(path: Path) -> FeatureFile:
 
 
 def finite_rows(values: Array, source: str) -> Tensor:
-    """Convert features (n, F) of any numeric type to float32, part by part; raise if a value is not finite."""
+    """Convert features (n, F) of any numeric type to float32, part by part; raise if one is too large or not finite."""
     table = np.empty(values.shape, dtype=np.float32)
     for first in range(0, len(values), CONVERTED):
         part = table[first : first + CONVERTED]
@@ -157,8 +157,8 @@ def finite_rows(values: Array, source: str) -> Tensor:
         if not np.isfinite(part).all():
             row, column = np.argwhere(~np.isfinite(part))[0].tolist()
             raise InputError(
-                f"{source}: row {first + row}, column {column} contains {part[row, column]}, which is not finite; "
-                "correct it, or remove the sample"
+                f"{source}: row {first + row}, column {column} contains {values[first + row, column]}, which "
+                f"{BEYOND_FLOAT32}; correct it, or remove the sample"
             )
     return torch.from_numpy(table)
 

@@ -4,12 +4,14 @@ The Python and the binary version of CIFAR are read, as a folder or as the archi
 by member, and never extracted.
 """
 
+import codecs
 import gzip
 import hashlib
 import io
 import itertools
 import os
 import tarfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -96,8 +98,14 @@ CIFAR_N_KEYS = {
     "clean": "clean_label",
 }
 MAX_CIFAR_N = 50_000_000  # bytes; the largest published file has 2.5 million
-OLD_TORCH = 0x1950A86A20F9469CFC6C  # first number of a file that PyTorch saved before version 1.6
+CIFAR_N_FILES = "CIFAR-10_human.pt or CIFAR-100_human.pt"
 DOWNLOAD_AGAIN = "download it again from the CIFAR-N authors"
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+ARRAY_NAMES: list[Any] = [  # all that a file of PyTorch names for an array of int64
+    (_RECONSTRUCT, "numpy.core.multiarray._reconstruct"),  # before NumPy 2
+    (_RECONSTRUCT, "numpy._core.multiarray._reconstruct"),
+    *(np.ndarray, np.dtype, type(np.dtype(np.int64)), codecs.encode),
+]
 
 
 def is_cifar(path: Path) -> bool:
@@ -357,53 +365,29 @@ def _class_names(layout: _Layout, file: _File) -> tuple[str, ...]:
 
 
 def _cifar_n_arrays(path: Path) -> dict[str, Any]:
-    """Return the contents of a CIFAR-N file by name, saved by PyTorch or NumPy."""
+    """Return the contents of a CIFAR-N file by name."""
     if path.exists() and not path.is_file():
-        raise InputError(f"{path} is not a file; pass CIFAR-10_human.pt or CIFAR-100_human.pt")
+        raise InputError(f"{path} is not a file; pass {CIFAR_N_FILES}")
     with _read_errors(path):
         content = _read_file(path, MAX_CIFAR_N, "CIFAR-N").content
-    if content.startswith(b"PK"):
-        found = load_plain(_zipped_pickle(content, path), path)
-    elif content.startswith(b"\x93NUMPY"):
-        found = load_plain(_npy_pickle(content, path), path, boxed=True)
-    else:
-        found = _load_old_torch(content, path)
+    if content.startswith(b"\x93NUMPY"):
+        raise InputError(f"{path} is in the order of TensorFlow Datasets, not of CIFAR's files; pass {CIFAR_N_FILES}")
+    try:
+        if _expanded_size(content) > MAX_CIFAR_N:
+            raise InputError(f"{path} expands to more than any file of CIFAR-N; {DOWNLOAD_AGAIN}")
+        with warnings.catch_warnings(), torch.serialization.safe_globals(ARRAY_NAMES):
+            warnings.simplefilter("ignore")  # about pickles that PyTorch did not write
+            found = torch.load(io.BytesIO(content), weights_only=True)
+    except InputError:
+        raise
+    except Exception as error:  # damage raises errors of many types
+        raise InputError(f"{path} is truncated, damaged or not the published file; {DOWNLOAD_AGAIN}") from error
     return _text_keys(found, path)
 
 
-def _zipped_pickle(content: bytes, path: Path) -> bytes:
-    """Return the pickle in a file that PyTorch saved."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            names = [name for name in archive.namelist() if name == "data.pkl" or name.endswith("/data.pkl")]
-            if len(names) != 1:
-                raise InputError(f"{path} has {len(names)} members data.pkl instead of one; {DOWNLOAD_AGAIN}")
-            with archive.open(names[0]) as part:
-                found = part.read(MAX_CIFAR_N + 1)
-    except InputError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"{path} is truncated, damaged or encrypted; {DOWNLOAD_AGAIN}") from error
-    if len(found) > MAX_CIFAR_N:
-        raise InputError(f"{path} expands to more than any file of CIFAR-N; {DOWNLOAD_AGAIN}")
-    return found
-
-
-def _npy_pickle(content: bytes, path: Path) -> bytes:
-    """Return the pickle after the header of a .npy file of objects."""
-    width = 2 if content[6:7] == b"\x01" else 4  # of the header length
-    start = 8 + width + int.from_bytes(content[8 : 8 + width], "little")
-    if b"|O" not in content[8 + width : start]:
-        raise InputError(f"{path} contains a single array, not the label sets of CIFAR-N; {DOWNLOAD_AGAIN}")
-    return content[start:]
-
-
-def _load_old_torch(content: bytes, path: Path) -> object:
-    """Return the fourth pickle, after a magic number, a version and system information."""
-    stream = io.BytesIO(content)
-    first = load_plain(stream, path)
-    if type(first) is not int or first != OLD_TORCH:
-        return first
-    load_plain(stream, path)
-    load_plain(stream, path)
-    return load_plain(stream, path)
+def _expanded_size(content: bytes) -> int:
+    """Return the size of a file that PyTorch saved, without compression."""
+    if not content.startswith(b"PK"):
+        return len(content)  # saved before version 1.6
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return sum(member.file_size for member in archive.infolist())

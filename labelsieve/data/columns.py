@@ -29,6 +29,7 @@ TEXT_NAMES = (
 CLEAN_NAMES = ("clean_label", "clean_labels", "true_label")
 INDEX_NAMES = ("", "index", "id", "unnamed: 0", "__index_level_0__")  # number the rows, so they are not features
 SPLITS = {**FOLDER_SPLITS, "dev": "valid"}
+BEYOND_FLOAT32 = "is too large or not finite"  # of a number that cannot be used
 
 
 class ColumnRoles(NamedTuple):
@@ -120,11 +121,12 @@ def usual_column(columns: Sequence[str], names: Sequence[str], label: str | None
 
 
 def feature_tensor(values: "array[float] | Array", columns: Sequence[str], faults: dict[int, str]) -> Tensor:
-    """Return numbers as (n, F) float32, and add the rows with non-finite values to the faults."""
+    """Return numbers as (n, F) float32, and add the rows with values that are too large or not finite to the faults."""
+    given = np.asarray(values).reshape(-1, len(columns))
     with np.errstate(over="ignore"):  # values beyond float32 become infinite
-        table = np.asarray(values, dtype=np.float32).reshape(-1, len(columns))
+        table = given.astype(np.float32, copy=False)
     for row, column in np.argwhere(~np.isfinite(table)).tolist():
-        faults.setdefault(row, f"column {quote(columns[column])} contains {table[row, column]}, which is not finite")
+        faults.setdefault(row, f"column {quote(columns[column])} contains {given[row, column]}, which {BEYOND_FLOAT32}")
     return torch.from_numpy(table)
 
 

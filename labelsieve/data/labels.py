@@ -1,6 +1,5 @@
 """Read and write label files, which replace the labels of a training set: .npy or .csv."""
 
-import csv
 import io
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from labelsieve.data.classes import Array, join_names
 from labelsieve.data.table import read_dict_rows
 from labelsieve.errors import InputError
 from labelsieve.files import refuse_others, writing
-from labelsieve.text import escape_cell, parse_integer, unescape_cell
+from labelsieve.text import label_file, parse_integer, unescape_cell
 
 DECIDED = {  # true and false as spreadsheets write them
     **dict.fromkeys(("true", "1", "yes", "wahr", "vrai", "verdadero", "vero"), True),
@@ -35,7 +34,7 @@ class LabelOverlay(NamedTuple):
 class _LabelRow(NamedTuple):
     """A row of a .csv label file; the cell of a column that the file does not have is None."""
 
-    label: str | None
+    label: str
     position: str | None  # column `index`
     name: str | None
     decided: str | None
@@ -68,17 +67,13 @@ def read_label_file(path: Path, classes: Sequence[str], count: int, names: Seque
 def write_labels(path: Path, labels: Tensor, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """Write a label file: .npy with class indices, otherwise .csv with class names."""
     refuse_others(path, *([] if path.suffix == ".npy" else ["index,label", "index,name,label"]))
+    if path.suffix == ".npy":
+        content = io.BytesIO()  # np.save cannot write to a pipe
+        np.save(content, labels.numpy())
+    else:
+        content = io.BytesIO(label_file([classes[label] for label in labels.tolist()], names))
     with writing(path) as file:
-        if path.suffix == ".npy":
-            np.save(file, labels.numpy())
-            return
-        text = io.TextIOWrapper(file, newline="", encoding="utf-8", errors="surrogateescape", write_through=True)
-        writer = csv.writer(text)
-        writer.writerow(["index", "label"] if names is None else ["index", "name", "label"])
-        for index, label in enumerate(labels.tolist()):
-            name = [] if names is None else [escape_cell(names[index])]
-            writer.writerow([index, *name, escape_cell(classes[label])])
-        text.detach()
+        file.write(content.getbuffer())
 
 
 def _read_rows(path: Path) -> list[_LabelRow]:
@@ -97,9 +92,8 @@ def _ordered_labels(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return class indices (n), the decided column (n) and the labels before (n), in the order of the samples."""
     labels = _class_indices(rows, path, classes)
-    before = None
-    if all(row.given_label for row in rows):
-        before = _class_indices([row._replace(label=row.given_label) for row in rows], path, classes)
+    given = [row._replace(label=row.given_label) for row in rows if row.given_label]
+    before = _class_indices(given, path, classes) if len(given) == len(rows) else None
     by_name = names is not None and _identified_by_name(rows, names)
     order = _order_by_name(rows, names, path) if by_name and names is not None else _order_by_index(rows, path)
     if all(row.decided is None for row in rows):
@@ -112,7 +106,7 @@ def _class_indices(rows: list[_LabelRow], path: Path, classes: Sequence[str]) ->
     """Return the class index of the label of each row."""
     index = {name: k for k, name in reversed(list(enumerate(classes)))}
     if any(row.label not in index for row in rows):  # class names may be escaped against spreadsheet formulas
-        rows = [row._replace(label=row.label and unescape_cell(row.label)) for row in rows]
+        rows = [row._replace(label=unescape_cell(row.label)) for row in rows]
     numeric = any(name.isdigit() for name in classes)  # if class names are numbers, a number is a name
     return np.array([_class_index(row, index, numeric, path) for row in rows], dtype=np.int64)
 
@@ -120,7 +114,7 @@ def _class_indices(rows: list[_LabelRow], path: Path, classes: Sequence[str]) ->
 def _class_index(row: _LabelRow, index: dict[str, int], numeric: bool, path: Path) -> int:
     if row.label in index:
         return index[row.label]
-    if not numeric and row.label is not None:
+    if not numeric:
         with suppress(ValueError):
             return parse_integer(row.label)
     known = sorted(index, key=index.__getitem__)

@@ -10,7 +10,7 @@ import pickletools
 import re
 import warnings
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -31,17 +31,11 @@ DAMAGE = (
 )
 
 
-def load_plain(source: bytes | BinaryIO, path: Path | str, boxed: bool = False) -> Any:
-    """Return the next pickled value of a file or stream; strings of Python 2 are bytes.
-
-    `boxed`: the value may be inside an array of one object, as np.save writes dicts.
-    """
-    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+def load_plain(content: bytes, path: Path | str) -> Any:
+    """Return the pickled value of a file; strings of Python 2 are bytes."""
     try:
-        _check_sizes(stream)
-        found = _PlainUnpickler(stream, encoding="bytes").load()
-        if boxed and isinstance(found, _Array) and found.box:
-            (found,) = found.box
+        _check_sizes(content)
+        found = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
         _check_plain(found)
         return found
     except _NotPlain as error:
@@ -54,15 +48,13 @@ class _NotPlain(Exception):
     """A file contains something other than plain data; the message follows the name of the file."""
 
 
-def _check_sizes(stream: BinaryIO) -> None:
+def _check_sizes(content: bytes) -> None:
     """Raise if an item is longer than the file, or would make the unpickler reserve memory for a larger memo."""
-    start = stream.tell()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about backslashes in damaged files
-        for opcode, argument, position in pickletools.genops(stream):
+        for opcode, argument, position in pickletools.genops(content):
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= argument <= position:  # type: ignore[operator]
                 raise ValueError("memo index out of range")
-    stream.seek(start)
 
 
 def _check_plain(found: object) -> None:
@@ -76,7 +68,7 @@ def _check_plain(found: object) -> None:
             pending += [*value, *value.values()]
         elif isinstance(value, list | tuple):
             pending += value
-        elif not isinstance(value, None | int | float | str | bytes | _Array) or getattr(value, "box", None):
+        elif not isinstance(value, None | int | float | str | bytes | _Array):
             raise _NotPlain(f"contains a value of type {type(value).__name__.strip('_').lower()}")
 
 
@@ -133,16 +125,11 @@ class _Dtype:
 
 
 class _Array(np.ndarray[Any, Any]):
-    """A numeric array, or an array of one object in `box`."""
-
-    box: tuple[Any, ...] = ()
+    """A numeric array."""
 
     def __setstate__(self, state: Any) -> None:
         """Set shape, dtype and contents, if the contents have the size that these imply."""
         _, shape, dtype, fortran, content = state
-        if dtype.name in ("O", "O8") and shape == () and isinstance(content, list):
-            self.box = tuple(content)
-            return
         numeric = dtype.to_numpy()
         valid = isinstance(content, bytes) and all(type(side) is int and side >= 0 for side in shape)
         if not valid or math.prod(shape) * numeric.itemsize != len(content):

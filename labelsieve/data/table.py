@@ -16,6 +16,7 @@ from torch import Tensor
 
 from labelsieve.data.classes import quote
 from labelsieve.data.columns import (
+    BEYOND_FLOAT32,
     IMAGE_NAMES,
     SPLITS,
     TEXT_NAMES,
@@ -222,10 +223,12 @@ def _records(path: Path, file: IO[str]) -> Iterator[tuple[int, list[str]]]:
             break
     separator = detect_separator(opening[-1] if opening else "")
     reader = csv.reader(itertools.chain(opening, lines), delimiter=separator, strict=True)
-    start = 1
+    start, columns = 1, 0
     try:
         for record in reader:
-            if len(record) > 1 or "".join(record).strip():
+            # where there is one column, white space is a cell; elsewhere, a line of it is blank
+            if record and (columns == 1 or len(record) > 1 or not record[0].isspace()):
+                columns = columns or len(record)
                 yield start, record
             start = reader.line_num + 1
     except csv.Error as error:
@@ -376,7 +379,7 @@ def _parse_numbers(row: DictRow, columns: Sequence[str], name: str) -> list[floa
         cell, value = row[column], math.nan
         try:
             value = parse_number(cell)
-            fault = f"is {'too large' if math.isfinite(value) else 'not finite'}; correct it, or remove the row"
+            fault = f"{BEYOND_FLOAT32}; correct it, or remove the row"
         except ValueError:
             fault = _not_a_number(cell)
         if not abs(value) <= LARGEST:

@@ -91,7 +91,7 @@ def _measure_short_distances(unit: Tensor, index: Tensor, distance: Tensor) -> N
 
 
 def exact_copies(features: Tensor) -> tuple[Array, Array]:
-    """Return the first position (m) of each distinct row of features, and for each sample (n) the number of its row."""
+    """Return the first position (m) of each distinct row, and for each sample (n) the index of its distinct row."""
     rows = features.float().cpu().numpy() + 0  # -0 becomes 0
     known: dict[bytes, int] = {}
     copies = np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], np.int64)

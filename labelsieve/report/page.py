@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from labelsieve.errors import InputError
-from labelsieve.files import DONE, refuse_others, write_atomically
+from labelsieve.files import DONE, refuse_others, replacing, writing
 from labelsieve.report import charts, svg, words
 from labelsieve.report.audit import AuditResults, read_audit
 from labelsieve.runs.find import newest_training, refuse_unfinished
@@ -62,7 +62,8 @@ def write_report(
         raise InputError(f"{separate} is an audit without a run; report it separately: labelsieve report {separate}")
     else:
         text = _audit_page(separate, gallery)
-    write_atomically(target, text.encode(errors="backslashreplace"))
+    with (writing if out else replacing)(target) as file:  # a file in a run folder must not be a link
+        file.write(text.encode(errors="backslashreplace"))
     return target
 
 

@@ -1,11 +1,9 @@
 """Export of reviewed labels as a label file, and the command that trains on it."""
 
-import csv
-import io
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from labelsieve.files import refuse_others, writing
 from labelsieve.review.decisions import Decision, DecisionLog, changed_labels, decisions_path, effective_decisions
 from labelsieve.review.suspects import read_judged
 from labelsieve.runs.read import is_separate_audit, plain_command, read_audit_origin, read_json, read_run, read_samples
-from labelsieve.text import escape_cell, printable
+from labelsieve.text import label_file, printable
 
 REPLACED_OPTIONS = ("--labels", "--out", "--noise", "--rate", "--noise-map")  # reviewed labels contain the added noise
 DROPPED_FLAGS = ("--exact-noise",)
@@ -40,7 +38,6 @@ def export_labels(run: Path, out: Path) -> str:
     check_same_data(decisions, {index: each.id for index, each in judged.items()}, log.path)
     before = {index: each.given for index, each in judged.items()}
     changed = changed_labels(decisions, before)
-    labels = {index: (each.id, changed.get(index, each.given)) for index, each in judged.items()}
     unsure = {index for index, decision in decisions.items() if decision.decision == "unsure"}
     samples = read_samples(run) or {}
     earlier = set(samples["decided"].nonzero()[0].tolist()) - decisions.keys() if "decided" in samples else set()
@@ -48,8 +45,14 @@ def export_labels(run: Path, out: Path) -> str:
     if "before" in samples:
         classes = read_run(run, with_tables=False).classes
         before = dict(enumerate(classes[label] for label in samples["before"].tolist()))
+    content = label_file(
+        [changed.get(index, each.given) for index, each in judged.items()],
+        [each.id for each in judged.values()],
+        [index in decided for index in judged],
+        [before[index] for index in judged],
+    )
     with writing(out) as file:
-        file.write(_label_file(labels, decided, before))
+        file.write(content)
     in_earlier = f" ({len(earlier):,} before this run)" if earlier else ""
     not_sure = f", {len(unsure):,} unsure" if unsure else ""
     counts = f"{len(judged):,} labels, {len(changed):,} changed; {len(decided):,} decided{in_earlier}{not_sure}"
@@ -89,22 +92,6 @@ def _new_folder(name: str) -> str:
     first = re.sub(r"-reviewed(-\d+)?$", "", name.rstrip("/")) + "-reviewed"
     names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     return next(each for each in names if each != name.rstrip("/") and not Path(each).exists())
-
-
-def _label_file(labels: Mapping[int, tuple[str, str]], decided: Collection[int], before: Mapping[int, str]) -> bytes:
-    """Return a .csv file with the columns index, name, label, decided, given_label.
-
-    Names that only repeat the index are left out.
-    """
-    names = [name for name, _ in labels.values()]
-    named = len(set(names)) == len(names) and any(name != str(index) for index, name in zip(labels, names, strict=True))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(["index", *(["name"] if named else []), "label", "decided", "given_label"])
-    for index, cells in labels.items():
-        texts = map(escape_cell, cells if named else cells[1:])
-        writer.writerow([index, *texts, str(index in decided).lower(), escape_cell(before[index])])
-    return text.getvalue().encode(errors="surrogateescape")
 
 
 def check_same_data(decisions: Mapping[int, Decision], names: Mapping[int, str], path: Path) -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,10 +96,10 @@ def read_judged(run: Path) -> list[Judged]:
         rows = sorted(map(_judged, csv.DictReader(io.StringIO(text, newline=""))))
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}; run labelsieve audit {run} again") from error
-    if len({each.index for each in rows}) < len(rows):
-        raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
     if len(rows) != read_audit_summary(run, "samples")["samples"]:  # a missing seal would not show it
         raise InputError(f"{path} has {len(rows):,} rows, unlike summary.json; run labelsieve audit {run} again")
+    if [each.index for each in rows] != list(range(len(rows))):
+        raise InputError(f"{path} contains a sample twice; run labelsieve audit {run} again")
     return rows
 
 
@@ -159,5 +160,5 @@ def _sample(fields: Mapping[str, Any], folder: Path) -> Sample:
 def _image_path(folder: Path, name: str) -> Path | None:
     """Return the path of an image, or None if it is not an image inside the folder."""
     path = folder / name
-    inside = path.resolve().is_relative_to(folder.resolve())
+    inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
     return path if inside and path.suffix in IMAGE_TYPES else None

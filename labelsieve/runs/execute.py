@@ -302,7 +302,7 @@ def run(
         if newest is not None and newest[1].get("round") == prepared.method.num_rounds - 1 and experiment.scores:
             folder.require_scores(experiment.scores, int(newest[1]["epochs_done"]))
         if newest is None:
-            folder.record.truncate(0)
+            folder.record.clear()
             together = {"processes": team.processes.count} if team else {}
             folder.record.append(_start_row(experiment, prepared) | together | ({"chosen": chosen} if chosen else {}))
         if is_linear_head(experiment):

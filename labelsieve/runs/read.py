@@ -192,7 +192,7 @@ def neglected_classes(run: Run) -> list[str]:
 
 
 def refuse_no_run(run: Path) -> None:
-    """Refuse a folder that is no run, and one with links that lead out of it."""
+    """Raise InputError if a folder is not a run, or has links that lead out of it."""
     refuse_links(run)
     if not (run / "spec.json").is_file():
         raise InputError(f"{run} is not a run folder: it has no spec.json; name a folder that labelsieve train made")
@@ -216,7 +216,7 @@ def read_audit_summary(place: Path, *needed: str) -> dict[str, Any]:
 
 
 def refuse_no_audit(file: Path, place: Path) -> None:
-    """Refuse a folder that lacks a file of an audit."""
+    """Raise InputError if a folder lacks a file of an audit."""
     if not (file.parent.is_dir() or (place / "spec.json").exists()):
         raise not_a_run(place)
     if not file.is_file():

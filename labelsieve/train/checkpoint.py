@@ -101,10 +101,10 @@ class Record:
         """Replace the content by an earlier one."""
         write_atomically(self.path, text.encode())
 
-    def truncate(self, size: int) -> None:
-        """Remove everything after the first `size` bytes."""
+    def clear(self) -> None:
+        """Remove everything that was appended."""
         if self.path.exists():
-            os.truncate(self.path, size)
+            os.truncate(self.path, 0)
 
 
 def serialize_tensors(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:

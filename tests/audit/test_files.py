@@ -24,8 +24,11 @@ from labelsieve.audit.files import (
 )
 from labelsieve.audit.findings import findings_from_guesses
 from labelsieve.audit.guesses import guesses_from_probs, with_decided
+from labelsieve.auto.files import audit_files
 from labelsieve.data.labels import read_label_file
+from labelsieve.errors import InputError
 from labelsieve.noise import pair
+from labelsieve.review.decisions import decisions_path
 from labelsieve.text import unescape_cell
 from tests.audit.simulated import other_issues, true_class_predictions
 
@@ -40,6 +43,7 @@ HOSTILE = [
     "''@y",
     "<script>",
     'a,b\n"c',
+    "d\re\r\nf",
     "\x1b[2J",
     "Ω",
     "'plain",
@@ -70,6 +74,7 @@ def test_hostile_names_survive_every_file(tmp_path):
     path = tmp_path / "corrected.csv"
     path.write_bytes(EXPORTS["corrected"][1](findings, {}))
     assert read_label_file(path, HOSTILE, 300, findings.ids).labels.tolist() == findings.corrected.tolist()
+    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"e\r\nf")  # lines end in \n
     assert "\x1b" not in terminal_summary(findings, summary(findings, None, {}))
 
 
@@ -165,15 +170,27 @@ def test_columns_of_other_issues_are_those_of_datalab():
 
 
 def test_an_interrupted_second_audit_does_not_count(tmp_path, monkeypatch):
-    findings = hostile_findings()
-    write_audit(findings, tmp_path, {})
-    monkeypatch.setattr("labelsieve.audit.files.gallery_jsonl", lambda *arguments: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        write_audit(findings, tmp_path, {})
-    assert not (tmp_path / "summary.json").exists() and not (tmp_path / "sha256sums").exists()
-    monkeypatch.undo()
-    write_audit(findings, tmp_path, {})  # its own files are no obstacle
-    assert (tmp_path / "summary.json").exists()
+    labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.3), count=300)
+    for name, array in {"labels": labels, "other": labels[::-1], "probs": probs}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    out = tmp_path / "out"
+
+    def audit(name):
+        audit_files(tmp_path / f"{name}.npy", out, pred_probs=tmp_path / "probs.npy")
+
+    audit("labels")
+    decisions_path(out).parent.mkdir()
+    decisions_path(out).touch()
+    for step in ("labels_csv", "gallery_jsonl"):  # before the first file is replaced, and after it
+        monkeypatch.setattr(f"labelsieve.audit.files.{step}", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            audit("labels")
+        assert not (out / "summary.json").exists() and not (out / "sha256sums").exists()
+        monkeypatch.undo()
+        with pytest.raises(InputError, match="out/review holds decisions about other labels"):
+            audit("other")
+    audit("labels")  # its own files are no obstacle
+    assert (out / "summary.json").exists()
 
 
 def test_terminal_lists_no_decided_samples():

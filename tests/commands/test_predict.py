@@ -1,6 +1,7 @@
 """labelsieve predict: tables of predictions for labelled and unlabelled data."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -131,15 +132,18 @@ def test_columns_are_matched_by_name(tmp_path, capsys):
     for text, said in (
         ("a, b\n1,2\n", ""),
         ("a,b\n1,2,3\n", "new.csv:2 has 3 cells, but the header has 2"),
-        ("a,b\n1,2\n1,nan\n", "new.csv:3: column 'b' contains 'nan', which is not finite; correct it"),
-        ("a,b\ninf,2\n", "new.csv:2: column 'a' contains 'inf', which is not finite"),
-        ("a,b\n1e39,2\n", "new.csv:2: column 'a' contains '1e39', which is too large"),
+        ("a,b\n1,2\n1,nan\n", "new.csv:3: column 'b' contains 'nan', which is too large or not finite; correct it"),
+        ("a,b\ninf,2\n", "new.csv:2: column 'a' contains 'inf', which is too large or not finite"),
+        ("a,b\n1e39,2\n", "new.csv:2: column 'a' contains '1e39', which is too large or not finite"),
     ):
         (tmp_path / "new.csv").write_text(text)
         assert execute(["predict", run, str(tmp_path / "new.csv")]) == (2 if said else 0)
         assert said in capsys.readouterr().err
-    with pytest.raises(ValueError, match="row 1, column 0 contains nan, which is not finite"):
-        labelsieve.load(run).predict(np.array([[0.0, 0.0], [np.nan, 0.0]]))
+    for value in ("nan", "1e+39"):
+        with pytest.raises(ValueError, match=f"row 1, column 0 contains {re.escape(value)}, which is too large or not"):
+            labelsieve.load(run).predict(np.array([[0.0, 0.0], [float(value), 0.0]]))
+    with pytest.raises(ValueError, match=r"images: all rows must have the same shape$"):
+        labelsieve.load(run).predict([[1], [1, 2]])
     (tmp_path / "new.csv").write_text("a,b,label\n1,2,x\n1,2,x\n")
     assert execute(["predict", run, str(tmp_path / "new.csv")]) == 0
     assert "labels are not compared with the predictions: " in capsys.readouterr().err

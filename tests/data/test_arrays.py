@@ -176,6 +176,7 @@ def test_rows_with_non_finite_values_are_unusable(tmp_path):
     values[3, 1], values[5, 0], values[7, 0] = np.nan, -np.inf, 1e300
     train, _, _, bad = read_npz(features(tmp_path, features=values))[:4]
     assert [row.name for row in bad] == [f"mine.npz:features[{row}]" for row in (3, 5, 7)]
+    assert bad[2].reason == "column '0' contains 1e+300, which is too large or not finite"
     assert "column '1' contains nan" in bad[0].reason and len(train) == 9 and train.labels[3] == LABELS[4]
 
 

@@ -6,6 +6,7 @@ import torch
 
 from labelsieve.data.labels import read_label_file, write_labels
 from labelsieve.errors import InputError
+from tests.test_files import read_in_background
 
 
 def test_label_files_are_read_back_as_written(tmp_path):
@@ -118,3 +119,11 @@ def test_interrupted_writing_leaves_no_partial_file(tmp_path, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             write_labels(tmp_path / name, torch.tensor([1, 1]), ["a", "b"])
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.npy"])
+def test_label_files_are_written_to_pipes(tmp_path, name):
+    received = read_in_background(tmp_path / name)
+    write_labels(tmp_path / name, torch.tensor([0, 1]), ["a", "b"])
+    (tmp_path / f"copy-{name}").write_bytes(received())
+    assert read_label_file(tmp_path / f"copy-{name}", ["a", "b"], 2).labels.tolist() == [0, 1]

@@ -350,7 +350,7 @@ def test_column_of_lists_is_a_column_of_features(tmp_path, kind):
     assert train.columns == ("embedding[0]", "embedding[1]") and train.labels.tolist() == [0, 1, 0, 1]
     assert [each.name for each in bad] == ["a.parquet:2", "a.parquet:3"]
     assert bad[0].reason == "column 'embedding' has 0 numbers, other rows have 2"
-    assert bad[1].reason == "column 'embedding[1]' contains nan, which is not finite"
+    assert bad[1].reason == "column 'embedding[1]' contains nan, which is too large or not finite"
 
 
 def test_features_of_texts_keep_the_texts(tmp_path):

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelsieve.auto.samples import read_texts
 from labelsieve.data import ReadOptions, load_data
 from labelsieve.data.columns import assign_columns
 from labelsieve.data.images import Pictures, Unusable
@@ -12,6 +13,7 @@ from labelsieve.data.load import find
 from labelsieve.data.sets import Labelled, Texts
 from labelsieve.data.table import (
     MAX_LENGTH,
+    read_records,
     read_table,
     read_table_folder,
     read_unlabelled_table,
@@ -372,3 +374,12 @@ def test_texts_without_labels(tmp_path):
         read_unlabelled_texts(path, ("a", "b"), "words")
     with pytest.raises(InputError, match="no texts in the column 'Text'"):
         read_unlabelled_texts(table(tmp_path, "id,Text\n1,\n"), ("a", "b"), None)
+
+
+def test_empty_cells_of_a_table_of_one_column_are_rows(tmp_path):
+    path = table(tmp_path, '\n \ntext\nhello\n""\n\n \nworld\n')
+    found, bad = read_unlabelled_texts(path, ("a", "b"), None)
+    assert found.texts == ["hello", "world"] and [each.name for each in bad] == ["mine.csv:5", "mine.csv:7"]
+    assert read_texts(f"{path}:text", 4) == ["hello", "", " ", "world"]
+    assert read_records(table(tmp_path, '""\nred\n')) == [(1, [""]), (2, ["red"])]  # without a header
+    assert read_records(table(tmp_path, "a,b\n \n1,2\n")) == [(1, ["a", "b"]), (3, ["1", "2"])]

@@ -304,6 +304,16 @@ def test_command_prints_the_path_of_the_page(tmp_path, capsys):
     assert execute(["report", str(run), "--gallery", "-1"]) == 2
 
 
+def test_a_named_page_may_be_a_link(tmp_path):
+    run, link = make_run(tmp_path / "run"), tmp_path / "link.html"
+    link.symlink_to("page.html")
+    assert execute(["report", str(run), "--out", str(link)]) == 0
+    assert link.is_symlink() and (tmp_path / "page.html").read_bytes().startswith(b"<!DOCTYPE html>")
+    (run / "report.html").symlink_to("record.jsonl")  # a link in the run is replaced
+    assert execute(["report", str(run)]) == 0
+    assert not (run / "report.html").is_symlink() and (run / "record.jsonl").read_bytes().startswith(b"{")
+
+
 def test_page_states_the_basis_of_its_estimates(tmp_path):
     run = make_run(tmp_path / "run")
     summary = make_audit(run, shown=3) / "summary.json"

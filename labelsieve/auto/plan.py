@@ -23,12 +23,15 @@ from labelsieve.auto.judge import FOLDS
 from labelsieve.methods import GUARDS
 from labelsieve.runs.execute import LINEAR, epochs_of, is_linear_head
 from labelsieve.runs.read import CORRECTED, HEAD, HEADS, NETWORK, PLAIN, SECOND, SELECTING, TARGETS
-from labelsieve.runs.spec import Experiment
+from labelsieve.runs.spec import OPEN_SETTINGS, Experiment
 
 SELECTION: dict[str, Any] = {"criterion": None, "options": tuple(GUARDS.items())}
 PLAIN_TRAINING: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
 LEARNING_RATES = (0.02, 0.05)  # compared by the plain judges
 FINETUNING: dict[str, Any] = {"epochs": 5, "warmup": 0, "batch": 32, "lr": 0.002}  # where the user has set nothing
+NOT_FOR_HEADS = (  # settings without effect on linear heads, besides OPEN_SETTINGS
+    *("valid", "weight_decay", "nesterov", "sampler", "forward", "normalise", "scores", "augment", "stream"),
+)
 TRAINING = ""  # folder of the delivered training: the run folder itself
 
 
@@ -163,9 +166,13 @@ def _purpose_of_plain(judges: Sequence[Experiment]) -> str:
 
 
 def linear_head(experiment: Experiment) -> Candidate:
-    """Return logistic regression on features; its strength of regularisation is found before it is fitted."""
-    fitted: dict[str, Any] = {"model": LINEAR, "epochs": 1, "warmup": 0, "valid": 0.0, "choose": "last", "scores": ()}
-    return Candidate(replace(experiment, **PLAIN_TRAINING, **fitted), ())
+    """Return logistic regression on features; its strength of regularisation is found before it is fitted.
+
+    Settings without effect are reset, so that they do not tell runs apart.
+    """
+    unused = {name: getattr(Experiment, name) for name in (*OPEN_SETTINGS, *NOT_FOR_HEADS)}
+    fitted: dict[str, Any] = {"model": LINEAR, "epochs": 1, "warmup": 0, "choose": "last"}
+    return Candidate(replace(experiment, **{**PLAIN_TRAINING, **unused, **fitted}), ())
 
 
 def finetuning(experiment: Experiment, size: int, normalise: str, open_settings: Collection[str]) -> Experiment:

@@ -20,7 +20,7 @@ from labelsieve.files import DONE, write_atomically
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_placeholder
 from labelsieve.runs.data import Shelf, backbone_of, gather, reading_of, source_fingerprint_of
-from labelsieve.runs.execute import LINEAR, all_threads, is_linear_head, method_of, suited_threads
+from labelsieve.runs.execute import LINEAR, all_threads, is_linear_head, method_of, model_and_shape, suited_threads
 from labelsieve.runs.folder import REQUEST
 from labelsieve.runs.read import read_json
 from labelsieve.runs.spec import DATASET_SETTINGS, NETWORK_SETTINGS, Experiment, suited_to_network
@@ -58,18 +58,15 @@ def make_request(
     ):
         return Request((Candidate(experiment, ()),), method, final)
     if automatic and (experiment.model == LINEAR or (experiment.model == "auto" and on_features)):
-        if not finetune:
-            return Request((linear_head(experiment),), None, final)
-        head = linear_head(replace(experiment, augment="", stream=False))
-        return Request((head,), None, final, _finetuning(experiment, open_settings, shelf))
+        whole = _finetuning(experiment, open_settings, shelf) if finetune else None
+        return Request((linear_head(experiment),), None, final, whole)
     gathered = gather(replace(experiment, valid=0.0), shelf)
     print_skipped(gathered.skipped)
     data, device = gathered.train, usable_device(experiment.device)
     models = candidate_models(data.shape, device) if experiment.model == "auto" else (experiment.model,)
     suited = [replace(suited_to_network(experiment, name, open_settings, len(data)), model=name) for name in models]
     method_of(suited[0], data)  # methods and networks raise their errors before the first stage
-    if not experiment.augment:
-        make_placeholder(partial(make_model, suited[0].model, data.shape, data.num_classes))
+    make_placeholder(partial(make_model, *model_and_shape(suited[0], data), data.num_classes))
     if not noise_is_unknown:
         return Request(tuple(Candidate(each, ()) for each in suited), method, final)
     if len(data) < FEWEST:

@@ -268,11 +268,24 @@ def test_head_learns_the_given_labels_if_no_final_training_is_wanted(clusters_of
 
 
 def test_settings_that_heads_do_not_have_are_named_and_hold_nothing_out(clusters_of_features, tmp_path, capsys):
-    given = ["--valid", "0.2", "--sampler", "independent", "--lr", "0.1", "--out", str(tmp_path / "run")]
-    assert execute([*clusters_of_features, *given]) == 0
+    command = [*clusters_of_features, "--out", str(tmp_path / "run")]
+    given = ["--valid", "0.2", "--sampler", "independent", "--lr", "0.2", "--augment", "flip"]
+    assert execute([*command, *given]) == 0
     shown = capsys.readouterr()
-    assert "warning: --lr, --valid and --sampler have no effect: linear heads" in shown.err
+    assert "warning: --lr, --valid, --sampler and --augment have no effect: linear heads" in shown.err
     assert "held out" not in shown.out and len(labels_of(tmp_path / "run" / "audit")) == 200
+    for others in ([], ["--batch", "64", "--weight-decay", "0.1", "--normalise", "imagenet"]):
+        assert execute([*command, *others]) == 0  # the same run
+        assert "already trained" in capsys.readouterr().out
+
+
+def test_augmented_table_is_refused_before_the_first_stage(tmp_path, capsys):
+    values = np.random.default_rng(0).normal(size=(90, 4)).astype(np.float32)
+    np.savez(tmp_path / "table.npz", features=values, labels=(values[:, 0] > 0).astype(int))
+    out = tmp_path / "run"
+    command = ["train", str(tmp_path / "table.npz"), "--augment", "flip", "--threads", "1", "--out", str(out)]
+    assert execute(command) == 2
+    assert "the data is a table of numbers; remove --augment" in capsys.readouterr().err and not out.exists()
 
 
 def test_linear_model_of_photographs_is_one_on_their_features(photos, capsys, monkeypatch):

@@ -113,8 +113,8 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     training, judges = request.candidates[-1 if found.network is None else found.network]
     stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
     if request.has_heads(training):
-        head = training if found.strength is None else replace(training, weight_decay=found.strength)
-        return [*stages, *_head_stages(head, run, request.final, request.finetune)]
+        head = _delivered_head(training, run, found.strength) if request.final else training
+        return [*stages, *_head_stages(head, run, request.finetune)]
     if not judges:
         return [*stages, Stage("training", "train with sample selection", (training,), TRAINING)]
     training = training if found.lr is None else replace(training, lr=found.lr)
@@ -144,10 +144,16 @@ def _network_trial(training: Experiment) -> Experiment:
     return replace(training, valid=1 / FOLDS) if is_linear_head(training) else plain_judges(training)[0]
 
 
-def _head_stages(training: Experiment, run: Path, final: bool, finetune: Experiment | None) -> list[Stage]:
-    """Return the stages on features: judge all labels out of fold, fit the head, fine-tune the network if requested."""
+def _delivered_head(training: Experiment, run: Path, strength: float | None) -> Experiment:
+    """Return the head that learns the probabilities of the true classes instead of the given labels."""
     head = replace(training, corrected=str(run / HEADS / TARGETS))
-    purpose = "fit the {} head to the " + ("probabilities of the true classes" if final else "given labels")
+    return head if strength is None else replace(head, weight_decay=strength)
+
+
+def _head_stages(head: Experiment, run: Path, finetune: Experiment | None) -> list[Stage]:
+    """Return the stages on features: judge all labels out of fold, fit the head, fine-tune the network if requested."""
+    learned = "given labels" if head.corrected is None else "probabilities of the true classes"
+    purpose = f"fit the {{}} head to the {learned}"
     judging = Stage(
         "heads", "judge every label with linear heads that were not trained on it, in two rounds", (), HEADS
     )

@@ -186,15 +186,11 @@ def request_facts(
 
 def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
     """Return whether a run folder holds the finished result of this very request."""
-    return facts["source"] is not None and saved_request(path) == facts and (path / DONE).exists()
-
-
-def saved_request(path: Path) -> dict[str, Any]:
-    """Return the finished request of a run folder; nothing if it is missing or damaged, as it can be made again."""
     try:
-        return read_json(path / REQUEST)
-    except InputError:
-        return {}
+        saved = read_json(path / REQUEST)
+    except InputError:  # missing or damaged: it can be made again
+        return False
+    return facts["source"] is not None and saved == facts and (path / DONE).exists()
 
 
 def save_request(path: Path, facts: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load_file
 
 import labelsieve
 from labelsieve.auto import heads as heads_module
@@ -251,20 +252,35 @@ def clusters_of_features(tmp_path):
 def test_head_learns_the_given_labels_if_no_final_training_is_wanted(clusters_of_features, tmp_path, capsys):
     command = [*clusters_of_features, "--out", str(tmp_path / "run")]
     assert execute([*command, "--no-final"]) == 0
-    labels = np.load(tmp_path / "data.npz")["labels"]
-    assert (np.load(tmp_path / "run" / "heads" / "targets.npy") == np.eye(2)[labels]).all()
     shown = capsys.readouterr().out
     assert "fit the delivered head to the given labels" in shown and "true classes" not in shown
-    for damaged in (False, True):
-        if damaged:
-            (tmp_path / "run" / "heads" / "summary.json").write_text("")
-        assert execute(command) == 2
-        assert "was trained without corrected labels; name another --out" in capsys.readouterr().err
-    assert execute([*command, "--no-final"]) == 0  # the labels are judged again
-    assert "already trained" in capsys.readouterr().out
-    assert (np.load(tmp_path / "run" / "heads" / "targets.npy") == np.eye(2)[labels]).all()
+    plain = [*clusters_of_features, "--model", "linear", "--method", "default", "--out", str(tmp_path / "plain")]
+    assert execute(plain) == 0  # logistic regression on the given labels
+    weights, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "plain"))
+    assert weights.keys() == expected.keys() and all((weights[name] == expected[name]).all() for name in weights)
+    labels = np.load(tmp_path / "data.npz")["labels"]
     assert execute([*command[:-1], str(tmp_path / "other")]) == 0
     assert (np.load(tmp_path / "other" / "heads" / "targets.npy").argmax(1) != labels).sum() == pytest.approx(40, abs=4)
+
+
+@pytest.mark.parametrize("first", ["--final", "--no-final"])
+def test_run_with_other_targets_is_refused_and_keeps_its_judgment(clusters_of_features, tmp_path, capsys, first):
+    """Also if the judgment is damaged and the request is missing: the head says which targets it learned."""
+    out = tmp_path / "run"
+    command = [*clusters_of_features, "--out", str(out)]
+    other, how = ("--no-final", "with") if first == "--final" else ("--final", "without")
+    assert execute([*command, first]) == 0
+    judged = (out / "heads" / "targets.npy").read_bytes()
+    for damaged in (False, True):
+        if damaged:
+            (out / "heads" / "summary.json").write_text("")
+            (out / "request.json").unlink()
+        assert execute([*command, other]) == 2
+        assert f"was trained {how} corrected labels; name another --out" in capsys.readouterr().err
+        assert (out / "heads" / "targets.npy").read_bytes() == judged
+    assert execute([*command, first]) == 0  # the labels are judged again
+    assert "already trained" in capsys.readouterr().out
+    assert (out / "heads" / "targets.npy").read_bytes() == judged
 
 
 def test_settings_that_heads_do_not_have_are_named_and_hold_nothing_out(clusters_of_features, tmp_path, capsys):

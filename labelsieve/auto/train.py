@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from labelsieve.audit.explain import explain
+from labelsieve.audit.findings import unreliable_remark
 from labelsieve.auto.audit import findings_of_run, judged_folder, samples_as_given
 from labelsieve.auto.forecast import description, finetuning_seconds
 from labelsieve.auto.heads import SUMMARY, write_judgment
@@ -245,12 +246,8 @@ def _correct_labels(path: Path, file: Path) -> None:
         print(f"{next(iter(damaged))} is damaged; the labels are corrected again", file=sys.stderr)
     if damaged or not file.exists():
         findings = findings_of_run(path, samples, read_run(judged_folder(path)).classes)
-        if len(findings.unreliable_classes):
-            names = printable(", ".join(findings.classes[place] for place in findings.unreliable_classes))
-            print(
-                f"warning: most labels of {names} look wrong; the model may not have learned the class, so they are "
-                "not changed"
-            )
+        if remark := unreliable_remark(findings.classes, findings.unreliable_classes):
+            print(printable(remark))
         content = io.BytesIO()
         np.save(content, findings.training_labels)
         file.parent.mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ from labelsieve.audit.findings import (
     looks_like,
     reason,
     reasons,
+    unreliable_remark,
 )
 from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.noise import pair, symmetry
@@ -160,8 +161,15 @@ def test_class_that_corrections_would_empty_is_not_corrected(size, doubted, lost
     found = replace(found, suggested=np.full(len(labels), 2), issues=issues, noise=noise)
     assert found.lost_classes.tolist() == ([1] if lost else [])
     assert found.corrected.tolist() == np.where(issues & ~(lost & (labels == 1)), 2, labels).tolist()
-    said = "Most labels of b look wrong, and corrections would leave hardly any: the model has probably not learned"
+    said = "Most labels of b look wrong, and correcting them would leave almost no samples: the model has probably"
     assert (said in found.verdict) is lost
+
+
+def test_warning_names_the_classes_whose_labels_are_not_changed():
+    one, two = (unreliable_remark(["a", "b", "c"], np.array(places)) for places in ([1], [0, 2]))
+    assert one.startswith("warning: most labels of b look wrong; the model may not have learned this class, so these")
+    assert two.startswith("warning: most labels of a, c look wrong; the model may not have learned these classes, so")
+    assert unreliable_remark(["a"], np.array([], int)) == ""
 
 
 def test_findings_suggest_the_true_class_and_quote_the_model():

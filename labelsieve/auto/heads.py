@@ -88,7 +88,7 @@ def _summary(judgment: Judgment, found: Judged) -> dict[str, Any]:
         "reasons": [
             *([doubt] if doubt else []),
             f"noise rate: {percent(rate.estimate)} of the labels look wrong ({percent(rate.low)} to "
-            f"{percent(rate.high)}), judged by linear heads that did not learn them",
+            f"{percent(rate.high)}), judged by linear heads that were not trained on them",
         ],
     }
 

@@ -120,7 +120,7 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     training = training if found.lr is None else replace(training, lr=found.lr)
     selecting = replace(training, **SELECTION, method=found.method, noise_rate=found.rate)
     stages.append(Stage("plain judges", _purpose_of_plain(judges), tuple(judges), PLAIN))
-    purpose = "judge every label with networks that select samples and did not learn it"
+    purpose = "judge every label with networks that select samples and were not trained on it"
     stages.append(Stage("selecting judges", purpose, in_folds(selecting), SELECTING))
     second = in_folds(final_training(training, run / SECOND / CORRECTED))
     purpose = "judge every label again with networks that learned corrected labels"

@@ -208,7 +208,8 @@ def _estimate_noise(stage: Stage, path: Path, found: Found) -> tuple[Found, list
     assert judges is not None
     rate = explain(judges.guesses).noise.class_dependent  # too high a rate costs more accuracy than too low a one
     why = [
-        f"noise rate for the selection: {percent(rate)} (a first estimate by networks that did not learn the labels)"
+        f"noise rate for the selection: {percent(rate)} (a first estimate by networks that were not trained on the "
+        "labels)"
     ]
     if len({experiment.lr for experiment in stage.experiments}) > 1:
         why.insert(0, f"learning rate: {judges.lr:g} (best log-likelihood on held-out labels)")

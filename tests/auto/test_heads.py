@@ -254,6 +254,7 @@ def test_head_learns_the_given_labels_if_no_final_training_is_wanted(clusters_of
     assert execute([*command, "--no-final"]) == 0
     shown = capsys.readouterr().out
     assert "fit the delivered head to the given labels" in shown and "true classes" not in shown
+    assert "linear heads that were not trained on it" in shown and "that were not trained on them" in shown
     plain = [*clusters_of_features, "--model", "linear", "--method", "default", "--out", str(tmp_path / "plain")]
     assert execute(plain) == 0  # logistic regression on the given labels
     weights, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "plain"))

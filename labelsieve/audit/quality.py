@@ -128,22 +128,23 @@ def _noise_left(noise: Noise, likely: Array, before: Array, now: Guesses) -> Noi
         before: (n) these labels.
         now: Guesses about the labels after the decisions.
     """
-    undecided = now.undecided
-
-    def left(share: Interval, wrong: float, open_: int, count: int, count_before: int) -> Interval:
-        """Return the share of wrong labels left among `count`, with the same range in samples, of `open_` at most."""
-        middle, most = wrong / max(count, 1), open_ / max(count, 1)
-        low, high = (middle + (end - share.estimate) * count_before / max(count, 1) for end in share[1:])
-        return Interval(middle, max(0.0, low), min(high, most))
-
     assert now.decided is not None
-    doubts = (1 - likely)[~now.decided]
-    classes = now.num_classes
-    wrong = np.bincount(undecided.labels, doubts, classes).tolist()
-    sizes = (np.bincount(each, minlength=classes).tolist() for each in (undecided.labels, now.labels, before))
-    per_class = [left(*each) for each in zip(noise.per_class, wrong, *sizes, strict=True)]
-    rate = left(noise.rate, float(doubts.sum()), len(undecided), len(now), len(before))
+    undecided, classes = now.undecided.labels, now.num_classes
+    wrong = _counts(undecided, classes, (1 - likely)[~now.decided])
+    most, sizes, earlier = (_counts(labels, classes) for labels in (undecided, now.labels, before))
+    sizes = np.maximum(sizes, 1)
+    estimate, low, high = np.array([*noise.per_class, noise.rate]).T
+    left = wrong / sizes
+    low, high = (left + (end - estimate) * earlier / sizes for end in (low, high))  # the same range in samples
+    bounds = (left, np.maximum(low, 0), np.minimum(high, most / sizes))
+    *per_class, rate = (Interval(*shares) for shares in zip(*(part.tolist() for part in bounds), strict=True))
     return with_shares(noise, rate, per_class)
+
+
+def _counts(labels: Array, classes: int, weights: Array | None = None) -> Array:
+    """Return the number of samples with each label, or the sum of their weights, and last that of all (K + 1)."""
+    counts = np.bincount(labels, weights, classes)
+    return np.append(counts, counts.sum())
 
 
 def _confidence(labels: Array, pred_probs: Array, margin: bool) -> Array:

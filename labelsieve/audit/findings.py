@@ -17,7 +17,7 @@ from labelsieve.text import listed, percent
 MARGIN_WEIGHT = 0.25  # of the log-odds of the training margin (docs/decisions/023)
 MIN_SHARE = 1e-6  # before taking log-odds
 COMMON_CONFUSION = 0.05  # share of a label's samples that seem to be one other class, from which it is reported
-MUTUAL_CONFUSION = 0.25  # relative size of the opposite confusion, from which the direction counts as uncertain
+MUTUAL_CONFUSION = 0.25  # relative size of the opposite confusion, from which both directions are reported
 CLEAN_BELOW = 0.02  # lower end of the noise rate, below which labels count as clean if the estimate is low, too
 CLEAN_UP_TO = 0.1  # upper end of the noise rate, from which labels without suspects are not called clean
 IMPLAUSIBLE_RATE = 0.5  # noise rate above which a weak model is the likelier explanation

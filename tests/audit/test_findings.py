@@ -102,7 +102,7 @@ def test_decisions_do_not_hide_that_a_model_is_weak(share):
     assert "too weak to judge" in found.doubt and (found.training_labels == labels).all()
 
 
-def test_direction_of_a_confusion_needs_a_rare_opposite():
+def test_both_directions_of_a_confusion_are_given_unless_one_is_rare():
     matrix = np.array([[0.9, 0.1, 0.0], [0.02, 0.98, 0.0], [0.0, 0.0, 1.0]])
     rate = Interval(0.05, 0.04, 0.06)
     labels = np.arange(99) % 3

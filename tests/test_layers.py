@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "models": {"errors", "runtime"},
     "train": {"core", "errors", "files", "runtime"},
     "audit": {"errors", "files", "text"},
-    "features": {"audit", "data", "errors", "files", "models", "runtime"},
+    "features": {"audit", "catalogue", "data", "errors", "files", "models", "runtime"},
     "quality": {"audit", "data", "errors", "features"},
     "runs": {
         *("catalogue", "core", "data", "errors", "features", "files", "noise", "progress", "runtime", "text", "train"),
@@ -88,7 +88,6 @@ WITHOUT_TORCH = (
     "catalogue",
     "config",
     "audit",
-    "features.installed",
     "quality",
     "report.page",
     "review.session",

@@ -9,13 +9,13 @@ from typing import Any
 
 from labelsieve.auto.judge import FEWEST
 from labelsieve.auto.plan import LEARNING_RATES, Candidate, Request, finetuning, linear_head, plain_judges
+from labelsieve.catalogue import PACKAGES, default_backbone
 from labelsieve.data import Labelled
 from labelsieve.data.images import Pictures, Unusable, common_frame, describe_unusable
 from labelsieve.data.load import find
 from labelsieve.data.sets import Texts
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import OWN_NORMALISE
-from labelsieve.features.installed import PACKAGES, default_backbone
 from labelsieve.files import DONE, write_atomically
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_placeholder

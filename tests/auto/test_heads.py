@@ -10,11 +10,11 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import labelsieve
+from labelsieve import catalogue
 from labelsieve.auto import heads as heads_module
 from labelsieve.auto import request as request_module
 from labelsieve.auto.judge import opinion_on
 from labelsieve.cli import execute
-from labelsieve.features import installed
 from labelsieve.review.decisions import Decision, DecisionLog, decisions_path
 from labelsieve.runs.read import read_judgment, read_run, read_samples
 from tests.auto.conftest import save_photos
@@ -98,7 +98,7 @@ def test_predictions_of_command_and_python_agree(run, photos, tmp_path):
 
 
 def test_model_needs_no_extra_once_it_is_trained(run, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(installed, "default_backbone", lambda kind: None)
+    monkeypatch.setattr(catalogue, "default_backbone", lambda kind: None)
     monkeypatch.setattr("labelsieve.features.backbones.find_spec", lambda name: None)
     moved = tmp_path / "elsewhere"
     shutil.copytree(run, moved)

@@ -42,7 +42,7 @@ ARROWS: dict[str, set[str]] = {
     "review": {"data", "errors", "features", "files", "models", "predict", "runs", "text"},
     "report": {"audit", "errors", "files", "review", "runs", "text"},
     "auto": {
-        *("audit", "catalogue", "core", "data", "errors", "features", "files", "methods", "models", "predict"),
+        *("audit", "catalogue", "core", "data", "errors", "features", "files", "methods", "models"),
         *("progress", "quality", "review", "runs", "runs.execute", "runtime", "text", "train"),
     },
     "sweep": {

@@ -242,7 +242,7 @@ def stage_progress(stages: Sequence[Stage], stage: Stage, number: int) -> Plan:
 
 def _correct_labels(path: Path, file: Path) -> None:
     """Write the labels that a stage learns: suspect labels are replaced by the suggestions of the judges before it."""
-    samples = samples_as_given(path) or {}
+    samples = samples_as_given(path)
     if damaged := faults(file.with_name(f"{file.name}.sha256")):
         print(f"{next(iter(damaged))} is damaged; the labels are corrected again", file=sys.stderr)
     if damaged or not file.exists():

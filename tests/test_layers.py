@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
         *("text", "train"),
     },
     "paper": {"catalogue", "data", "errors", "files", "methods", "noise", "runs", "runtime", "sweep"},
-    "integrations": {"audit", "core", "data", "errors", "loss", "methods", "models", "runtime", "train"},
+    "integrations": {"audit", "core", "data", "errors", "loss", "methods", "models", "quality", "runtime", "train"},
     "commands": {
         *("__init__", "audit", "auto", "catalogue", "config", "data", "errors", "export", "features", "files"),
         *("noise", "paper"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labelsieve.audit import estimate_noise, find_label_issues
+from labelsieve import estimate_noise, find_label_issues
 from labelsieve.audit.estimate import Interval, Noise
 from labelsieve.audit.findings import (
     DECIDED,

@@ -37,7 +37,7 @@ from benchmarks.peers import (
     watched,
 )
 from benchmarks.record import made_on
-from labelsieve.audit import find_label_issues, label_quality
+from labelsieve import find_label_issues, label_quality
 from labelsieve.auto.audit import findings_of_run
 from labelsieve.auto.forecast import seconds_per_step
 from labelsieve.cli import parse

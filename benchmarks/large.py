@@ -61,7 +61,7 @@ def probabilities(samples: int, classes: int) -> tuple[Array, Array]:
 
 def calls() -> dict[str, Callable[[Array, Array], object]]:
     """Return what is measured; cleanlab with its default number of processes and with one."""
-    from labelsieve.audit import find_label_issues, label_quality
+    from labelsieve import find_label_issues, label_quality
 
     found: dict[str, Callable[[Array, Array], object]] = {
         "find_label_issues": find_label_issues,
@@ -159,7 +159,7 @@ def in_process(function: Callable[..., None], *arguments: object) -> None:
 
 def mapped(samples: int, classes: int) -> None:
     """Measure the audit of probabilities on disk, and write the record."""
-    from labelsieve.audit import estimate_noise, label_quality
+    from labelsieve import estimate_noise, label_quality
 
     labels = np.random.default_rng(1).integers(0, classes, samples)
     with tempfile.TemporaryDirectory() as place:

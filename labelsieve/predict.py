@@ -283,7 +283,7 @@ def predict_data(
         if unlabelled is None:
             raise
         if isinstance(error, SingleClass):
-            print(f"labels are not compared with the predictions: {error}", file=sys.stderr)
+            print(f"{path} has labels of one class only: they are not compared with the predictions", file=sys.stderr)
         return predictor.predict_set(unlabelled), None, unlabelled.names or range(len(unlabelled))
     known = [sets.test] if data in DATASETS and sets.test else [each for each in sets if each is not None]
     probs = np.concatenate([predictor.predict_set(each) for each in known])

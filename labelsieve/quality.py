@@ -1,18 +1,17 @@
 """Label quality, label issues and noise of labelled samples, from predicted probabilities or from features.
 
-With predicted probabilities these are the functions of `labelsieve.audit`. With features, such as the embeddings of a
-pretrained network, linear heads predict every label out of fold, in two rounds (`labelsieve.features.judge`). torch is
-imported only for features.
+With features, such as the embeddings of a pretrained network, linear heads predict every label out of fold, in two
+rounds (`labelsieve.features.judge`). torch is imported only for features.
 """
 
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelsieve import audit
 from labelsieve.audit.estimate import Noise
-from labelsieve.audit.guesses import Array, label_array
-from labelsieve.audit.quality import Criterion, issues_of, judge_labels
+from labelsieve.audit.explain import explain
+from labelsieve.audit.guesses import Array, guesses_from_probs, label_array
+from labelsieve.audit.quality import THRESHOLD, Criterion, judge_labels, quality_by
 from labelsieve.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,9 +34,12 @@ def label_quality(
 
     Args:
         labels: (n) class numbers.
-        pred_probs: (n, K) probabilities of a classifier that was not trained on the labels of these samples.
+        pred_probs: (n, K) probabilities of a classifier that was not trained on the labels of these samples, for
+            example from cross-validation. May be a file opened with np.load(..., mmap_mode="r").
         features: (n, F) features of the samples, instead of `pred_probs`; an array, a tensor or a memory-mapped file.
-        criterion: As for `labelsieve.audit.label_quality`. Features are judged by "posterior".
+        criterion: "posterior", the probability that the label is correct, also by features; "all", Criteria_ALL with
+            the penalty labels of these predictions; "ol", the confidence in the label; "margin", the confidence in the
+            label minus that in the most likely other class.
         lam: The weight λ of Criteria_ALL.
 
     Examples:
@@ -50,7 +52,7 @@ def label_quality(
         ((300,), True)
     """
     if features is None and pred_probs is not None:
-        return audit.label_quality(labels, pred_probs, criterion=criterion, lam=lam)
+        return quality_by(criterion, labels, pred_probs, lam)
     if features is None or pred_probs is not None:
         raise InputError(ONE_OF)
     if criterion != "posterior":
@@ -87,7 +89,11 @@ def find_label_issues(
         >>> sorted(issues.tolist()) == list(range(30))
         True
     """
-    return issues_of(label_quality(labels, pred_probs, features=features), return_indices_ranked_by)
+    if return_indices_ranked_by not in (None, "label_quality"):
+        raise InputError(f"return_indices_ranked_by must be label_quality or None, got {return_indices_ranked_by!r}")
+    quality = label_quality(labels, pred_probs, features=features)
+    issues: Array = quality < THRESHOLD
+    return issues if return_indices_ranked_by is None else np.argsort(quality, kind="stable")[: issues.sum()]
 
 
 def estimate_noise(
@@ -114,7 +120,7 @@ def estimate_noise(
         (0.1, True)
     """
     if features is None and pred_probs is not None:
-        return audit.estimate_noise(labels, pred_probs)
+        return explain(guesses_from_probs(labels, pred_probs)).noise
     if features is None or pred_probs is not None:
         raise InputError(ONE_OF)
     return _quality_and_noise(labels, features)[1]

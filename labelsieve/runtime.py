@@ -67,7 +67,7 @@ def join_adjacent(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use this number of CPU threads; sums that are split differently are rounded differently."""
+    """Set the number of CPU threads of torch temporarily. The number changes how sums are rounded."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "models": {"errors", "runtime"},
     "train": {"core", "errors", "files", "runtime"},
     "audit": {"errors", "files", "text"},
-    "features": {"audit", "data", "errors", "files", "models", "runtime"},
+    "features": {"audit", "catalogue", "data", "errors", "files", "models", "runtime"},
     "quality": {"audit", "data", "errors", "features"},
     "runs": {
         *("catalogue", "core", "data", "errors", "features", "files", "noise", "progress", "runtime", "text", "train"),
@@ -42,7 +42,7 @@ ARROWS: dict[str, set[str]] = {
     "review": {"data", "errors", "features", "files", "models", "predict", "runs", "text"},
     "report": {"audit", "errors", "files", "review", "runs", "text"},
     "auto": {
-        *("audit", "catalogue", "core", "data", "errors", "features", "files", "methods", "models", "predict"),
+        *("audit", "catalogue", "core", "data", "errors", "features", "files", "methods", "models"),
         *("progress", "quality", "review", "runs", "runs.execute", "runtime", "text", "train"),
     },
     "sweep": {
@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
         *("text", "train"),
     },
     "paper": {"catalogue", "data", "errors", "files", "methods", "noise", "runs", "runtime", "sweep"},
-    "integrations": {"audit", "core", "data", "errors", "loss", "methods", "models", "runtime", "train"},
+    "integrations": {"audit", "core", "data", "errors", "loss", "methods", "models", "quality", "runtime", "train"},
     "commands": {
         *("__init__", "audit", "auto", "catalogue", "config", "data", "errors", "export", "features", "files"),
         *("noise", "paper"),
@@ -88,7 +88,6 @@ WITHOUT_TORCH = (
     "catalogue",
     "config",
     "audit",
-    "features.installed",
     "quality",
     "report.page",
     "review.session",

@@ -10,12 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import labelsieve
-from labelsieve import audit
 from labelsieve.audit.quality import judge_labels
 from labelsieve.errors import InputError
 from labelsieve.features.judge import judge_features
-from labelsieve.noise import pair
-from tests.audit.simulated import true_class_predictions
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +23,6 @@ def clusters():
     wrong = np.arange(240) % 5 == 0
     features = 5 * np.eye(3, 8)[true] + random.normal(size=(240, 8))
     return features, np.where(wrong, (true + 1) % 3, true), wrong
-
-
-def test_probabilities_give_the_results_of_the_audit():
-    labels, probs, _ = true_class_predictions(lambda k: pair(k, 0.3), count=300, classes=3)
-    for criterion in ("posterior", "all", "ol", "margin"):
-        ours = labelsieve.label_quality(labels, probs, criterion=criterion, lam=0.5)
-        assert np.array_equal(ours, audit.label_quality(labels, probs, criterion=criterion, lam=0.5))
-    assert np.array_equal(labelsieve.find_label_issues(labels, probs), audit.find_label_issues(labels, probs))
-    assert labelsieve.estimate_noise(labels, pred_probs=probs).rate == audit.estimate_noise(labels, probs).rate
 
 
 def test_wrong_labels_are_found_by_features(clusters):

@@ -5,7 +5,7 @@ posterior: the probability that each label is correct, and unmixing of predicted
 estimate: noise rate and noise matrix from the predictions for all samples, if errors depend on the class.
 explain: true classes and noise that explain out-of-sample predictions; errors may depend on the sample.
 held_out: noise rate and noise matrix from the predictions for held-out samples.
-quality: label quality, label issues and noise from the probabilities of any classifier.
+quality: the quality of labels, from the probabilities of any classifier.
 others: near-duplicates and outliers, issues besides wrong labels.
 findings: the judgment of every label, with reasons and a verdict in words.
 map: the samples as points of the plane, from their features.
@@ -13,6 +13,5 @@ files: the files of an audit, its exports for other tools, and the summary on th
 """
 
 from labelsieve.audit.estimate import Interval, Noise
-from labelsieve.audit.quality import estimate_noise, find_label_issues, label_quality
 
-__all__ = ["Interval", "Noise", "estimate_noise", "find_label_issues", "label_quality"]
+__all__ = ["Interval", "Noise"]

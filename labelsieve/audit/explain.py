@@ -57,7 +57,7 @@ class Explanation(NamedTuple):
 def explain(guesses: Guesses) -> Explanation:
     """Return true classes and noise that explain guesses about the labels of these samples.
 
-    Labels that a person decided on are correct. How the others went wrong is seen from the others alone.
+    Labels that a person decided on are correct. The noise of the other labels is estimated from these alone.
     """
     decided = guesses.decided
     if decided is None or not decided.any():

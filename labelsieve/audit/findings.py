@@ -17,7 +17,7 @@ from labelsieve.text import listed, percent
 MARGIN_WEIGHT = 0.25  # of the log-odds of the training margin (docs/decisions/023)
 MIN_SHARE = 1e-6  # before taking log-odds
 COMMON_CONFUSION = 0.05  # share of a label's samples that seem to be one other class, from which it is reported
-MUTUAL_CONFUSION = 0.25  # relative size of the opposite confusion, from which the direction counts as uncertain
+MUTUAL_CONFUSION = 0.25  # relative size of the opposite confusion, from which both directions are reported
 CLEAN_BELOW = 0.02  # lower end of the noise rate, below which labels count as clean if the estimate is low, too
 CLEAN_UP_TO = 0.1  # upper end of the range, from which labels are not called clean, nor the wrong ones few
 IMPLAUSIBLE_RATE = 0.5  # noise rate above which a weak model is the likelier explanation
@@ -28,7 +28,7 @@ CONTRADICTION = 2.0  # factor between estimate and suspects from which they cont
 NEGLIGIBLE = 0.05  # unless they differ by less than this share of the samples
 FEWEST_UNDECIDED = 20  # labels that show whether a model is weak: one or two may be wrong by chance
 FEWEST_LEFT = 10  # samples of a class after correction, below which the model has probably not learned it
-PRINTED_LOST = 5  # names of lost classes in a sentence
+PRINTED_LOST = 5  # names of classes in a sentence
 MANY_ON_HARD_SAMPLES = 0.2  # share of the wrong labels that depend on the sample, from which it is reported
 DECIDED = "You decided on this label."
 
@@ -159,12 +159,29 @@ def lost_remark(classes: Sequence[str], lost: Array) -> str:
     """Return a sentence on classes that corrections would leave almost empty; empty without any."""
     if not len(lost):
         return ""
-    names = listed((classes[place] for place in lost), PRINTED_LOST)
-    what = "this class" if len(lost) == 1 else "these classes"
     return (
-        f"Most labels of {names} look wrong, and corrections would leave hardly any: the model has probably not "
-        f"learned {what}, so these labels are not corrected. Check them, and add samples."
+        f"Most labels of {_names(classes, lost)} look wrong, and correcting them would leave almost no samples: the "
+        f"model has probably not learned {_these(lost)}, so these labels are not corrected. Check them, and add "
+        "samples."
     )
+
+
+def unreliable_remark(classes: Sequence[str], unreliable: Array) -> str:
+    """Return a warning about classes whose labels a training does not correct; empty without any."""
+    if not len(unreliable):
+        return ""
+    return (
+        f"warning: most labels of {_names(classes, unreliable)} look wrong; the model may not have learned "
+        f"{_these(unreliable)}, so these labels are not changed"
+    )
+
+
+def _names(classes: Sequence[str], places: Array) -> str:
+    return listed((classes[place] for place in places), PRINTED_LOST)
+
+
+def _these(places: Array) -> str:
+    return "this class" if len(places) == 1 else "these classes"
 
 
 def doubt_about(

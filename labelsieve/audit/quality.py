@@ -1,4 +1,4 @@
-"""Judge labels by the probabilities of any classifier: `label_quality`, `find_label_issues` and `estimate_noise`."""
+"""Judge labels by the probabilities of any classifier."""
 
 from typing import Literal, NamedTuple
 
@@ -23,18 +23,8 @@ THRESHOLD = 0.5  # labels with a lower quality are more likely wrong than right
 LOWEST = 0.05  # share of right labels among those that seem surely wrong, if errors depend on the class alone
 
 
-def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "posterior", lam: float = 1.0) -> Array:
-    """Return a quality from 0 to 1 for each label (n); low values are suspicious.
-
-    Args:
-        labels: (n) class numbers.
-        pred_probs: (n, K) probabilities of a classifier that was not trained on the labels of these samples. May be a
-            file opened with np.load(..., mmap_mode="r").
-        criterion: "posterior", the probability that the label is correct; "all", Criteria_ALL with the penalty labels
-            of these predictions; "ol", the confidence in the label; "margin", the confidence in the label minus that in
-            the most likely other class.
-        lam: The weight λ of Criteria_ALL.
-    """
+def quality_by(criterion: Criterion, labels: Array, pred_probs: Array, lam: float = 1.0) -> Array:
+    """Return the quality of each label (n) by a criterion (`labelsieve.label_quality`)."""
     if criterion not in CRITERIA:
         raise InputError(f"there is no criterion {criterion!r}: {nearest(criterion, CRITERIA)}")
     if criterion == "all":
@@ -42,41 +32,6 @@ def label_quality(labels: Array, pred_probs: Array, *, criterion: Criterion = "p
     if criterion != "posterior":
         return _confidence(labels, pred_probs, criterion == "margin")
     return judge_labels(guesses_from_probs(labels, pred_probs)).quality
-
-
-def find_label_issues(
-    labels: Array, pred_probs: Array, *, return_indices_ranked_by: Literal["label_quality"] | None = None
-) -> Array:
-    """Find labels that are more likely wrong than right.
-
-    Args:
-        labels: (n) class numbers.
-        pred_probs: (n, K) probabilities, as for `label_quality`.
-        return_indices_ranked_by: "label_quality" to return positions instead of a mask.
-
-    Returns:
-        A boolean mask (n), or the positions of the issues, the most suspicious first.
-    """
-    return issues_of(label_quality(labels, pred_probs), return_indices_ranked_by)
-
-
-def issues_of(quality: Array, ranked_by: Literal["label_quality"] | None = None) -> Array:
-    """Return which labels with these qualities (n) are issues, as a mask or as ranked positions."""
-    if ranked_by not in (None, "label_quality"):
-        raise InputError(f"return_indices_ranked_by must be label_quality or None, got {ranked_by!r}")
-    issues: Array = quality < THRESHOLD
-    return issues if ranked_by is None else np.argsort(quality, kind="stable")[: issues.sum()]
-
-
-def estimate_noise(labels: Array, pred_probs: Array) -> Noise:
-    """Estimate the noise rate and the noise matrix from out-of-sample predictions.
-
-    Args:
-        labels: (n) class numbers.
-        pred_probs: (n, K) probabilities of a classifier that was not trained on the labels of these samples, for
-            example from cross-validation.
-    """
-    return explain(guesses_from_probs(labels, pred_probs)).noise
 
 
 class Judged(NamedTuple):
@@ -128,22 +83,23 @@ def _noise_left(noise: Noise, likely: Array, before: Array, now: Guesses) -> Noi
         before: (n) these labels.
         now: Guesses about the labels after the decisions.
     """
-    undecided = now.undecided
-
-    def left(share: Interval, wrong: float, open_: int, count: int, count_before: int) -> Interval:
-        """Return the share of wrong labels left among `count`, with the same range in samples, of `open_` at most."""
-        middle, most = wrong / max(count, 1), open_ / max(count, 1)
-        low, high = (middle + (end - share.estimate) * count_before / max(count, 1) for end in share[1:])
-        return Interval(middle, max(0.0, low), min(high, most))
-
     assert now.decided is not None
-    doubts = (1 - likely)[~now.decided]
-    classes = now.num_classes
-    wrong = np.bincount(undecided.labels, doubts, classes).tolist()
-    sizes = (np.bincount(each, minlength=classes).tolist() for each in (undecided.labels, now.labels, before))
-    per_class = [left(*each) for each in zip(noise.per_class, wrong, *sizes, strict=True)]
-    rate = left(noise.rate, float(doubts.sum()), len(undecided), len(now), len(before))
+    undecided, classes = now.undecided.labels, now.num_classes
+    wrong = _counts(undecided, classes, (1 - likely)[~now.decided])
+    most, sizes, earlier = (_counts(labels, classes) for labels in (undecided, now.labels, before))
+    sizes = np.maximum(sizes, 1)
+    estimate, low, high = np.array([*noise.per_class, noise.rate]).T
+    left = wrong / sizes
+    low, high = (left + (end - estimate) * earlier / sizes for end in (low, high))  # the same range in samples
+    bounds = (left, np.maximum(low, 0), np.minimum(high, most / sizes))
+    *per_class, rate = (Interval(*shares) for shares in zip(*(part.tolist() for part in bounds), strict=True))
     return with_shares(noise, rate, per_class)
+
+
+def _counts(labels: Array, classes: int, weights: Array | None = None) -> Array:
+    """Return the number of samples with each label, or the sum of their weights, and last that of all (K + 1)."""
+    counts = np.bincount(labels, weights, classes)
+    return np.append(counts, counts.sum())
 
 
 def _confidence(labels: Array, pred_probs: Array, margin: bool) -> Array:

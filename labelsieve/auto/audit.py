@@ -15,7 +15,7 @@ from torch import Tensor
 
 from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import Findings, findings_from_guesses
-from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
+from labelsieve.audit.guesses import Array, Guesses
 from labelsieve.audit.others import OtherIssues
 from labelsieve.auto.judge import held_out_guesses, noise_of_guesses, opinion_on, rate_of_selecting, reported_rate
 from labelsieve.auto.samples import sample_renderer, sample_texts
@@ -27,7 +27,6 @@ from labelsieve.features.neighbours import find_other_issues, limit_of_search
 from labelsieve.files import DONE
 from labelsieve.methods import Problem, make
 from labelsieve.models.linear import head_logits
-from labelsieve.predict import load
 from labelsieve.review.decisions import read_decisions
 from labelsieve.runs.data import Gathered, Shelf, gather, reading_of
 from labelsieve.runs.execute import is_linear_head, versions
@@ -49,7 +48,6 @@ def audit_run(
     data: str | None = None,
     labels: str | None = None,
     export: Sequence[str] = (),
-    model: str | None = None,
     shelf: Shelf | None = None,
     cache: str | None = None,
 ) -> None:
@@ -61,7 +59,6 @@ def audit_run(
         data: Where the data of the run is now, if it was moved.
         labels: Where its label file is now, if it was moved.
         export: Names of additional formats, keys of `labelsieve.audit.files.EXPORTS`.
-        model: A custom network as package.module:factory, for a run of an older version without sample statistics.
         shelf: Data that is loaded already.
         cache: Folder of features or decoded images; one that the folder of the run names is not used.
     """
@@ -71,15 +68,11 @@ def audit_run(
     whole = gathered.whole
     ids = whole.names and list(whole.names)
     features = _features_of(whole)
-    if samples is None:
-        print("This run has no sample statistics (it is of an older version): its model predicts all samples again.")
-        findings = _judge(path, run, _predict_all(path, gathered, model), whole.classes, ids)
-    else:
-        if features is not None and (limit := limit_of_search(len(features))):
-            print(limit)
-        others = None if features is None else find_other_issues(features, samples["label"])
-        findings = findings_of_run(path, samples, whole.classes, ids, others)
-    made = {"method": run.method, "versions": versions(), "statistics": samples is not None}
+    if features is not None and (limit := limit_of_search(len(features))):
+        print(limit)
+    others = None if features is None else find_other_issues(features, samples["label"])
+    findings = findings_of_run(path, samples, whole.classes, ids, others)
+    made = {"method": run.method, "versions": versions(), "statistics": True}
     render = sample_renderer(experiment.data, reading_of(experiment), whole)
     names = [name for name in ("chosen/penalty", "last/penalty") if name in run.tables]
     penalty = np.asarray(run.tables[names[0]].mean(0)) if names else None  # of all networks
@@ -91,12 +84,18 @@ def audit_run(
     print_ignored_decisions(path, export)
 
 
-def samples_as_given(run: Path) -> dict[str, Array] | None:
-    """Return the per-sample statistics of a run with the labels as given.
+def samples_as_given(run: Path) -> dict[str, Array]:
+    """Return the per-sample statistics of a run with the labels as given; refuse a run without statistics.
 
     The delivered model of an automatic run may have learned corrected labels; the trainings before it never do.
     """
-    return read_samples(judged_folder(run))
+    folder = judged_folder(run)
+    if (samples := read_samples(folder)) is None:
+        raise InputError(
+            f"{folder} has no samples.safetensors, which the audit needs: an older version made it, or only its record "
+            "was kept; train again with another --out"
+        )
+    return samples
 
 
 def judged_folder(run: Path) -> Path:
@@ -145,9 +144,9 @@ def _judge(
     classes: Sequence[str],
     ids: Sequence[str] | None,
     *,
-    training: tuple[Array, Array] | None = None,
-    remarks: Sequence[str] | None = None,
-    others: OtherIssues | None = None,
+    training: tuple[Array, Array] | None,
+    remarks: Sequence[str],
+    others: OtherIssues | None,
 ) -> Findings:
     """Judge every label by a model that learned them, with the noise rate of held-out samples if there are enough."""
     held = held_out_guesses(path)
@@ -187,7 +186,7 @@ def _trusts_labels(spec: Mapping[str, Any]) -> bool:
 
 def _data_of_run(
     path: Path,
-    samples: Mapping[str, Array] | None,
+    samples: Mapping[str, Array],
     data: str | None,
     labels: str | None,
     shelf: Shelf,
@@ -208,7 +207,7 @@ def _data_of_run(
     if experiment.backbone is None or not is_usable(experiment.device):  # features are cached per device
         experiment = replace(experiment, device="cpu", precision="fp32")
     known = None
-    if samples is not None and labels is None and not experiment.noise:
+    if labels is None and not experiment.noise:
         decided = torch.from_numpy(samples["decided"]) if "decided" in samples else None
         before = torch.from_numpy(samples["before"]).long() if "before" in samples else None
         known = LabelOverlay(torch.from_numpy(samples["label"]).long(), decided, before)
@@ -225,16 +224,6 @@ def _data_of_run(
             f"{gathered.fingerprint}); restore them, or train again with another --out"
         )
     return gathered, experiment
-
-
-def _predict_all(path: Path, gathered: Gathered, model: str | None) -> Guesses:
-    """Return the guesses of the delivered model for all samples of the training set."""
-    probs = load(path, model=model).predict_set(gathered.whole)
-    labels = gathered.whole.labels.clone()
-    labels[gathered.places.train] = gathered.train.labels
-    if gathered.places.valid is not None and gathered.valid is not None:
-        labels[gathered.places.valid] = gathered.valid.labels
-    return guesses_from_probs(labels.numpy(), probs)
 
 
 def _remarks_of(samples: Mapping[str, Array], out_of_sample: bool) -> list[str]:
@@ -267,7 +256,7 @@ def score_run(path: Path) -> list[str]:
     train, test = gathered.train, gathered.test
     assert isinstance(train, Labelled) and isinstance(test, Labelled) and train.clean is not None
     wrong = (train.labels != train.clean).numpy()
-    findings = findings_of_run(path, read_samples(path) or {}, train.classes)
+    findings = findings_of_run(path, samples_as_given(path), train.classes)
     suspects = findings.issues[gathered.places.train.numpy()]
     found = int((wrong & suspects).sum())
     torch.set_num_threads(1)  # small regressions: several threads would mostly wait for each other

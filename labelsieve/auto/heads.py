@@ -29,10 +29,10 @@ from labelsieve.text import percent
 SUMMARY = "summary.json"
 
 
-def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment, final: bool) -> dict[str, Any]:
+def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment) -> dict[str, Any]:
     """Judge the labels of the training set by its features, write the files into the folder, and return the summary.
 
-    The targets are the probabilities of the true classes, or the given labels without `final`.
+    The targets are the probabilities of the true classes, or the given labels where the judgment is in doubt.
     """
     train = gathered.train
     assert isinstance(train, Labelled)
@@ -41,10 +41,10 @@ def write_judgment(gathered: Gathered, folder: Path, experiment: Experiment, fin
     before = None if gathered.before is None else gathered.before[gathered.places.train].numpy()
     judgment = judge_features(features, train.labels.numpy(), train.num_classes, decided, experiment.seed, before)
     found = judge_labels(judgment.first, judgment.second)
-    summary = {**_summary(judgment, found), "fingerprint": gathered.fingerprint, "final": final}
+    summary = {**_summary(judgment, found), "fingerprint": gathered.fingerprint}
     learned, given = torch.from_numpy(judgment.targets()), one_hot(train.labels, train.num_classes)
     lost = _lost_classes(found, learned.argmax(1).numpy(), train.labels.numpy(), train.num_classes)
-    if summary["doubt"] or not final:
+    if summary["doubt"]:
         learned = given
     elif len(lost):
         learned = torch.where(torch.isin(train.labels, torch.from_numpy(lost))[:, None], given, learned)
@@ -88,7 +88,7 @@ def _summary(judgment: Judgment, found: Judged) -> dict[str, Any]:
         "reasons": [
             *([doubt] if doubt else []),
             f"noise rate: {percent(rate.estimate)} of the labels look wrong ({percent(rate.low)} to "
-            f"{percent(rate.high)}), judged by linear heads that did not learn them",
+            f"{percent(rate.high)}), judged by linear heads that were not trained on them",
         ],
     }
 

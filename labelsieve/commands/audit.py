@@ -47,7 +47,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="KIND",
         help="also write for cleanlab, label-studio or fiftyone, or corrected labels for train --labels; repeatable",
     )
-    parser.add_argument("--model", metavar="NAME", help="package.module:factory of your own network, for older runs")
     parser.add_argument("--cache", metavar="FOLDER", help="the cache of the training, if it was given one with --cache")
 
 
@@ -66,7 +65,6 @@ def run(options: Namespace) -> None:
             options.data,
             options.labels,
             export=options.export,
-            model=options.model,
             cache=options.cache,
         )
     elif without_run and options.labels is not None and options.out is not None and not options.run:

@@ -78,7 +78,7 @@ def _compare_methods(options: Namespace, out: Path) -> None:
 
 def _find_wrong_labels(out: Path) -> None:
     """Run labelsieve train on photographs with wrong labels, and compare what it found with the truth."""
-    from labelsieve.features.installed import PACKAGES, default_backbone
+    from labelsieve.catalogue import PACKAGES, default_backbone
 
     if default_backbone("images") is None:
         requirement = PACKAGES["lite0"].requirement

@@ -86,12 +86,12 @@ def run(options: Namespace) -> None:
 
 def choose_backbone(source: str, reading: "ReadOptions") -> str:
     """Return the installed backbone for the samples of a source, or raise InputError."""
+    from labelsieve.catalogue import DEFAULT_BACKBONES, PACKAGES, default_backbone
     from labelsieve.data.load import find
     from labelsieve.data.sets import Texts
-    from labelsieve.features.installed import DEFAULTS, PACKAGES, default_backbone
 
     kind = "texts" if isinstance(find(source, reading).train, Texts) else "images"
     if (name := default_backbone(kind)) is None:
-        requirement = PACKAGES[DEFAULTS[kind]].requirement
+        requirement = PACKAGES[DEFAULT_BACKBONES[kind]].requirement
         raise InputError(f"no backbone for {kind} is installed; run pip install '{requirement}', or name a --backbone")
     return name

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from labelsieve.runs.data import Shelf
     from labelsieve.runs.team import Team
 
-NOT_FOR_HEADS = (
-    *("valid", "weight_decay", "nesterov", "sampler", "forward", "normalise", "scores", "augment", "stream"),
-)
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     shared.add_data(parser, default="fashion")
@@ -190,6 +186,8 @@ def requested_experiment(options: Namespace) -> tuple[Experiment, bool]:
 
 def _warn_about_unused(experiment: Experiment, unsettled: Collection[str]) -> None:
     """Say which settings of a training the user has given for a head that is fitted until it converges."""
+    from labelsieve.auto.plan import NOT_FOR_HEADS
+
     usual = experiment_for(experiment.data)
     given = [name for name in OPEN_SETTINGS if name not in unsettled]
     given += [name for name in NOT_FOR_HEADS if getattr(experiment, name) != getattr(usual, name)]

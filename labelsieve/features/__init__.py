@@ -1,7 +1,6 @@
 """Features of images and texts from pretrained networks.
 
 Modules:
-    installed: which backbones are installed.
     backbones: our own networks and static word vectors as backbones; `find_backbone`.
     hub: backbones from timm and Hugging Face's transformers.
     store: features on disk, by the content of the samples.

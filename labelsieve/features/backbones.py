@@ -21,9 +21,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, interpolate
 
+from labelsieve.catalogue import PACKAGES
 from labelsieve.data.sets import IMAGENET
 from labelsieve.errors import InputError, first_line, nearest
-from labelsieve.features.installed import PACKAGES
 from labelsieve.models import make_model
 from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import VARIANTS

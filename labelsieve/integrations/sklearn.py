@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelsieve.audit import Interval, estimate_noise, label_quality
+from labelsieve.audit import Interval
 from labelsieve.core.checks import BATCH_TOO_SMALL, look_like_probabilities
 from labelsieve.core.method import Method
 from labelsieve.data.arrays import image_tensor
@@ -23,6 +23,7 @@ from labelsieve.loss import check_warmup
 from labelsieve.methods import GUARDS, METHODS, Problem, keywords, make
 from labelsieve.models import ModelFactory, default_model, make_model
 from labelsieve.models.networks import Networks, first_network_weights, make_networks, make_placeholder, move_to_device
+from labelsieve.quality import estimate_noise, label_quality
 from labelsieve.runtime import best_device, prediction_batch_size, torch_threads, usable_device
 from labelsieve.train import Result, StopFlag, Training, fit
 

@@ -57,7 +57,7 @@ class _TablePart:
 
     table: Table
     data: str
-    experiments: Sequence[Experiment]  # of the cells
+    trials: Sequence[Sequence[Trial]]  # of each cell
     cells: Sequence[CellResult]
     missing: int  # runs
 
@@ -167,10 +167,11 @@ def collect(folder: Path) -> Evidence:
     for table in tables().values():
         for data in dict.fromkeys(cell.experiment.data for cell in table.cells):
             those = [cell for cell in table.cells if cell.experiment.data == data]
-            trials = [Trial(cell, seed) for cell in those for seed in range(seeds)]
+            by_cell = [[Trial(cell, seed) for seed in range(seeds)] for cell in those]
+            trials = [trial for of_cell in by_cell for trial in of_cell]
             found = cell_results(table, those, trials, known)
             missing = {trial.identity for trial in trials if trial.seed < TRIALS} - known.keys()
-            parts.append(_TablePart(table, data, [cell.experiment for cell in those], found, len(missing)))
+            parts.append(_TablePart(table, data, by_cell, found, len(missing)))
             cells |= {cell.name: cell for cell in found if cell.name not in cells}
             in_tables |= {trial.identity for trial in trials if not trial.cell.variant}
     warmups = {identity(point.experiment.as_dict()) for point in points(3)}  # they end when the selection starts
@@ -313,14 +314,16 @@ def _coverage(evidence: Evidence) -> Rows:
     """Return how many cells of every table and figure have how many seeds, for the data that is available."""
     groups: dict[tuple[str, str], list[set[Identity]]] = {}  # of each cell, the trials that have no run
     for part in evidence.parts:
-        for wanted, cell in zip(part.experiments, part.cells, strict=True):
-            column = "" if part.table.name != "2" else ", 40% noise" if wanted.rate == RATE else ", other rates"
-            lacking = {each for seed, each in _trials(wanted).items() if seed not in cell.errors}
+        for trials, cell in zip(part.trials, part.cells, strict=True):
+            rate = trials[0].experiment.rate
+            column = "" if part.table.name != "2" else ", 40% noise" if rate == RATE else ", other rates"
+            lacking = {trial.identity for trial in trials[:TRIALS] if trial.seed not in cell.errors}
             groups.setdefault((f"table {part.table.name}{column}", part.data), []).append(lacking)
     for one in (one for one in evidence.drawings if one.number in MARKS and not one.dataset):
         for point in one.found:
             wanted = point.point.experiment
-            lacking = {each for seed, each in _trials(wanted).items() if seed not in point.paths}
+            seeds = [seed for seed in range(TRIALS) if seed not in point.paths]
+            lacking = {identity(replace(wanted, seed=seed).as_dict()) for seed in seeds}
             groups.setdefault((f"figure {one.number}", wanted.data), []).append(lacking)
     rows = [["table or figure", "data", "cells", f"{TRIALS} seeds", "fewer", "none", "runs missing"]]
     for (name, data), cells in sorted(groups.items(), key=lambda item: _in_order(item[0][0])):
@@ -335,11 +338,6 @@ def _coverage(evidence: Evidence) -> Rows:
 def _in_order(name: str) -> tuple[bool, int, str]:
     """Return a key that sorts tables and figures by number, tables first, and columns by name."""
     return name.startswith("figure"), int(re.findall(r"\d+", name)[0]), name
-
-
-def _trials(experiment: Experiment) -> dict[int, Identity]:
-    """Return the identities of an experiment by seed."""
-    return {seed: identity(replace(experiment, seed=seed).as_dict()) for seed in range(TRIALS)}
 
 
 def _not_run(evidence: Evidence) -> str:

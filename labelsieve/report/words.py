@@ -22,7 +22,7 @@ from labelsieve.text import format_quality, percent
 CONTENT_NOUNS = {"image": "images", "text": "texts", "row": "rows"}
 AUDITED_BY = {  # input of an audit without a run -> how the labels were judged
     "pred_probs": "compared with the predicted probabilities",
-    "features": "judged, by linear classifiers that did not learn them, from the features",
+    "features": "judged, by linear classifiers that were not trained on them, from the features",
 }
 NAME_END = 10  # characters of a long name that stay visible at its end
 NAMING_INPUTS = ("data", "text", "labels")  # inputs that can name the data, best first

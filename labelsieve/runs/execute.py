@@ -81,7 +81,7 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     if data.decided is not None:
         for part in method.selections:
             part.trust(data.decided[data.places.train])
-    model, shape = _model_and_shape(experiment, data.train)
+    model, shape = model_and_shape(experiment, data.train)
     if data.targets is not None and model != LINEAR:
         raise InputError(f"{experiment.corrected} holds class probabilities, which only the model linear learns")
     sets = {
@@ -100,7 +100,7 @@ def prepare(experiment: Experiment, shelf: Shelf) -> Prepared:
     )
 
 
-def _model_and_shape(experiment: Experiment, train: Trainable) -> tuple[str, tuple[int, ...]]:
+def model_and_shape(experiment: Experiment, train: Trainable) -> tuple[str, tuple[int, ...]]:
     """Return the name of the network, and the shape of one sample as it receives it."""
     window = window_size(experiment.augment)
     if experiment.augment and len(train.shape) == 1:
@@ -126,7 +126,7 @@ def suited_threads(experiment: Experiment, shelf: Shelf) -> int:
         return all_threads()
     gathered = gather(replace(experiment, valid=0.0), shelf)
     train = gathered.train
-    model, shape = _model_and_shape(experiment, train)
+    model, shape = model_and_shape(experiment, train)
     network = make_placeholder(partial(make_model, model, shape, train.num_classes))
     _refuse_unsuitable_data(network, shape, train, gathered.test, model)
     work = min(experiment.batch, len(train)) * multiplications(network, shape)

@@ -112,14 +112,21 @@ class RunFolder:
             self._refuse(differences(head, {"experiment": experiment.as_dict(), "data": head.get("data")}))
 
     def refuse_other_labels(self, experiment: Experiment, judged: str, now: str) -> None:
-        """Refuse the folder of a head with other settings, or whose judged data had another fingerprint than now.
+        """Refuse the folder of a head with other settings or targets, or whose judged data changed since.
 
         The weight decay is not compared: judging chooses it.
+
+        Args:
+            judged: Fingerprint of the data that was judged.
+            now: Its fingerprint now.
         """
         if (self.path / "spec.json").exists():
             old = {**read_head(self.path), "data": judged}
             chosen = {"weight_decay": with_defaults(old["experiment"])["weight_decay"]}
             self._refuse(differences(old, {"experiment": experiment.as_dict() | chosen, "data": now}))
+            if (old["experiment"].get("corrected") is None) != (experiment.corrected is None):
+                how = "with" if experiment.corrected is None else "without"
+                raise InputError(f"{self.path} was trained {how} corrected labels; name another --out")
 
     def is_finished_from(self, source: str | None) -> bool:
         """Return whether the run is finished and was trained on the files with this fingerprint."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.audit import estimate_noise
+from labelsieve import estimate_noise
 from labelsieve.audit.estimate import Interval, Noise, confident_joint, reconcile
 from labelsieve.audit.guesses import guesses_from_probs
 from labelsieve.noise import pair, symmetry

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labelsieve.audit import estimate_noise, find_label_issues
+from labelsieve import estimate_noise, find_label_issues
 from labelsieve.audit.estimate import Interval, Noise
 from labelsieve.audit.findings import (
     DECIDED,
@@ -17,6 +17,7 @@ from labelsieve.audit.findings import (
     looks_like,
     reason,
     reasons,
+    unreliable_remark,
 )
 from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.noise import pair, symmetry
@@ -109,7 +110,7 @@ def test_decisions_do_not_hide_that_a_model_is_weak(share):
     assert "too weak to judge" in found.doubt and (found.training_labels == labels).all()
 
 
-def test_direction_of_a_confusion_needs_a_rare_opposite():
+def test_both_directions_of_a_confusion_are_given_unless_one_is_rare():
     matrix = np.array([[0.9, 0.1, 0.0], [0.02, 0.98, 0.0], [0.0, 0.0, 1.0]])
     rate = Interval(0.05, 0.04, 0.06)
     labels = np.arange(99) % 3
@@ -168,8 +169,15 @@ def test_class_that_corrections_would_empty_is_not_corrected(size, doubted, lost
     found = replace(found, suggested=np.full(len(labels), 2), issues=issues, noise=noise)
     assert found.lost_classes.tolist() == ([1] if lost else [])
     assert found.corrected.tolist() == np.where(issues & ~(lost & (labels == 1)), 2, labels).tolist()
-    said = "Most labels of b look wrong, and corrections would leave hardly any: the model has probably not learned"
+    said = "Most labels of b look wrong, and correcting them would leave almost no samples: the model has probably"
     assert (said in found.verdict) is lost
+
+
+def test_warning_names_the_classes_whose_labels_are_not_changed():
+    one, two = (unreliable_remark(["a", "b", "c"], np.array(places)) for places in ([1], [0, 2]))
+    assert one.startswith("warning: most labels of b look wrong; the model may not have learned this class, so these")
+    assert two.startswith("warning: most labels of a, c look wrong; the model may not have learned these classes, so")
+    assert unreliable_remark(["a"], np.array([], int)) == ""
 
 
 def test_findings_suggest_the_true_class_and_quote_the_model():

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelsieve.audit import estimate_noise, find_label_issues, guesses, label_quality
+from labelsieve import estimate_noise, find_label_issues, label_quality
+from labelsieve.audit import guesses
 from labelsieve.audit.guesses import descending, guesses_from_probs, with_decided
 from labelsieve.audit.quality import CRITERIA
 from labelsieve.errors import InputError

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.detection import average_precision, decision
-from labelsieve.audit import estimate_noise, find_label_issues, label_quality
+from labelsieve import estimate_noise, find_label_issues, label_quality
 from labelsieve.audit import posterior as posterior_module
 from labelsieve.audit.guesses import guesses_from_probs, with_decided
 from labelsieve.audit.posterior import (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.detection import average_precision
-from labelsieve.audit import estimate_noise, find_label_issues, label_quality
+from labelsieve import estimate_noise, find_label_issues, label_quality
 from labelsieve.audit import quality as quality_module
 from labelsieve.audit.guesses import guesses_from_probs
 from labelsieve.core.criteria import CriteriaALL

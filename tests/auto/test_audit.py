@@ -1,4 +1,4 @@
-"""Audit of a run: its files, moved data, runs of older versions, and rendered samples."""
+"""Audit of a run: its files, moved data, runs without statistics, and rendered samples."""
 
 import csv
 import json
@@ -79,18 +79,17 @@ def test_run_is_audited(trained, capsys):
     assert execute([*again, "--epochs", "2", "--warmup", "1", "--dry-run"]) == 0
 
 
-def test_run_of_an_older_version_predicts_again(trained, tmp_path, capsys):
-    folder, clean, given_labels = trained
+def test_run_without_sample_statistics_is_refused(trained, tmp_path, capsys):
+    folder, *_ = trained
     old = tmp_path / "old"
     old.mkdir()
     for name in ("spec.json", "record.jsonl", "model.safetensors", "tables.safetensors"):
         (old / name).write_bytes((folder / "run" / name).read_bytes())
     (old / "done").touch()
-    assert execute(["audit", str(old), "--out", str(tmp_path / "out")]) == 0
-    assert "older version" in capsys.readouterr().out
-    rows = read_csv(tmp_path / "out" / "labels.csv")
-    wrong = [clean[int(row["index"])] != given_labels[int(row["index"])] for row in rows]
-    assert np.mean(wrong[: sum(wrong)]) > 0.9
+    assert execute(["audit", str(old), "--out", str(tmp_path / "out")]) == 2
+    message = capsys.readouterr().err
+    assert "old has no samples.safetensors" in message and "train again" in message and message.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_moved_data_is_accepted_and_other_data_is_refused(trained, tmp_path, capsys):

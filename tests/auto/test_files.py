@@ -392,7 +392,7 @@ def test_report_and_review_of_features(embedded):
     (embedded / "rows.csv").write_text("x,label\n" + "".join(f"{i},{NAMES[i % 3]}\n" for i in range(90)))
     assert execute([*FEATURES, "--data", "rows.csv"]) == 0 and execute(["report", "found"]) == 0
     text = (embedded / "found" / "report.html").read_text(encoding="utf-8")
-    judged = "judged, by linear classifiers that did not learn them, from the features in"
+    judged = "judged, by linear classifiers that were not trained on them, from the features in"
     assert judged in text and "<bdi>x.npy</bdi>" in text and "<dt><bdi>x</bdi></dt>" in text
     state = ReviewState(embedded / "found")
     assert 10 in state.samples and "Near-duplicate" in state.samples[10].why

@@ -7,13 +7,14 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load_file
 
 import labelsieve
+from labelsieve import catalogue
 from labelsieve.auto import heads as heads_module
 from labelsieve.auto import request as request_module
 from labelsieve.auto.judge import opinion_on
 from labelsieve.cli import execute
-from labelsieve.features import installed
 from labelsieve.review.decisions import Decision, DecisionLog, decisions_path
 from labelsieve.runs.read import read_judgment, read_run, read_samples
 from tests.auto.conftest import save_photos
@@ -97,7 +98,7 @@ def test_predictions_of_command_and_python_agree(run, photos, tmp_path):
 
 
 def test_model_needs_no_extra_once_it_is_trained(run, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(installed, "default_backbone", lambda kind: None)
+    monkeypatch.setattr(catalogue, "default_backbone", lambda kind: None)
     monkeypatch.setattr("labelsieve.features.backbones.find_spec", lambda name: None)
     moved = tmp_path / "elsewhere"
     shutil.copytree(run, moved)
@@ -226,7 +227,7 @@ def test_a_class_that_the_heads_cannot_learn_keeps_its_labels(tmp_path, capsys):
     out = tmp_path / "run"
     command = ["train", str(tmp_path / "few.npz"), "--features", str(tmp_path / "features.npy"), "--threads", "1"]
     assert execute([*command, "--out", str(out)]) == 0
-    said = "Most labels of 2 look wrong, and corrections would leave hardly any: the model has probably not learned"
+    said = "Most labels of 2 look wrong, and correcting them would leave almost no samples: the model has probably"
     assert capsys.readouterr().out.count(said) == 2  # after the stage, and in the verdict
     targets = np.load(out / "heads" / "targets.npy")
     assert (targets[labels == 2] == [0, 0, 1]).all() and (targets[labels == 0].argmax(1) == 0).all()
@@ -251,28 +252,57 @@ def clusters_of_features(tmp_path):
 def test_head_learns_the_given_labels_if_no_final_training_is_wanted(clusters_of_features, tmp_path, capsys):
     command = [*clusters_of_features, "--out", str(tmp_path / "run")]
     assert execute([*command, "--no-final"]) == 0
-    labels = np.load(tmp_path / "data.npz")["labels"]
-    assert (np.load(tmp_path / "run" / "heads" / "targets.npy") == np.eye(2)[labels]).all()
     shown = capsys.readouterr().out
     assert "fit the delivered head to the given labels" in shown and "true classes" not in shown
-    for damaged in (False, True):
-        if damaged:
-            (tmp_path / "run" / "heads" / "summary.json").write_text("")
-        assert execute(command) == 2
-        assert "was trained without corrected labels; name another --out" in capsys.readouterr().err
-    assert execute([*command, "--no-final"]) == 0  # the labels are judged again
-    assert "already trained" in capsys.readouterr().out
-    assert (np.load(tmp_path / "run" / "heads" / "targets.npy") == np.eye(2)[labels]).all()
+    assert "linear heads that were not trained on it" in shown and "that were not trained on them" in shown
+    plain = [*clusters_of_features, "--model", "linear", "--method", "default", "--out", str(tmp_path / "plain")]
+    assert execute(plain) == 0  # logistic regression on the given labels
+    weights, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "plain"))
+    assert weights.keys() == expected.keys() and all((weights[name] == expected[name]).all() for name in weights)
+    labels = np.load(tmp_path / "data.npz")["labels"]
     assert execute([*command[:-1], str(tmp_path / "other")]) == 0
     assert (np.load(tmp_path / "other" / "heads" / "targets.npy").argmax(1) != labels).sum() == pytest.approx(40, abs=4)
 
 
+@pytest.mark.parametrize("first", ["--final", "--no-final"])
+def test_run_with_other_targets_is_refused_and_keeps_its_judgment(clusters_of_features, tmp_path, capsys, first):
+    """Also if the judgment is damaged and the request is missing: the head says which targets it learned."""
+    out = tmp_path / "run"
+    command = [*clusters_of_features, "--out", str(out)]
+    other, how = ("--no-final", "with") if first == "--final" else ("--final", "without")
+    assert execute([*command, first]) == 0
+    judged = (out / "heads" / "targets.npy").read_bytes()
+    for damaged in (False, True):
+        if damaged:
+            (out / "heads" / "summary.json").write_text("")
+            (out / "request.json").unlink()
+        assert execute([*command, other]) == 2
+        assert f"was trained {how} corrected labels; name another --out" in capsys.readouterr().err
+        assert (out / "heads" / "targets.npy").read_bytes() == judged
+    assert execute([*command, first]) == 0  # the labels are judged again
+    assert "already trained" in capsys.readouterr().out
+    assert (out / "heads" / "targets.npy").read_bytes() == judged
+
+
 def test_settings_that_heads_do_not_have_are_named_and_hold_nothing_out(clusters_of_features, tmp_path, capsys):
-    given = ["--valid", "0.2", "--sampler", "independent", "--lr", "0.1", "--out", str(tmp_path / "run")]
-    assert execute([*clusters_of_features, *given]) == 0
+    command = [*clusters_of_features, "--out", str(tmp_path / "run")]
+    given = ["--valid", "0.2", "--sampler", "independent", "--lr", "0.2", "--augment", "flip"]
+    assert execute([*command, *given]) == 0
     shown = capsys.readouterr()
-    assert "warning: --lr, --valid and --sampler have no effect: linear heads" in shown.err
+    assert "warning: --lr, --valid, --sampler and --augment have no effect: linear heads" in shown.err
     assert "held out" not in shown.out and len(labels_of(tmp_path / "run" / "audit")) == 200
+    for others in ([], ["--batch", "64", "--weight-decay", "0.1", "--normalise", "imagenet"]):
+        assert execute([*command, *others]) == 0  # the same run
+        assert "already trained" in capsys.readouterr().out
+
+
+def test_augmented_table_is_refused_before_the_first_stage(tmp_path, capsys):
+    values = np.random.default_rng(0).normal(size=(90, 4)).astype(np.float32)
+    np.savez(tmp_path / "table.npz", features=values, labels=(values[:, 0] > 0).astype(int))
+    out = tmp_path / "run"
+    command = ["train", str(tmp_path / "table.npz"), "--augment", "flip", "--threads", "1", "--out", str(out)]
+    assert execute(command) == 2
+    assert "the data is a table of numbers; remove --augment" in capsys.readouterr().err and not out.exists()
 
 
 def test_linear_model_of_photographs_is_one_on_their_features(photos, capsys, monkeypatch):
@@ -283,6 +313,19 @@ def test_linear_model_of_photographs_is_one_on_their_features(photos, capsys, mo
         assert execute([*on_pixels, *extra]) == 2
         assert "has none: add --backbone or --features" in capsys.readouterr().err
     assert execute([*on_pixels, "--noise-rate", "0"]) == 0  # a network without hidden layers, trained in batches
+
+
+def test_linear_model_of_photographs_without_features_is_refused_in_one_line(photos, capsys, monkeypatch):
+    command = ["train", str(photos), "--model", "linear", "--dry-run"]
+    for extra, fix in (["--stream"], "omit --stream, or add"), (["--augment", "flip"], "omit --augment, or add"):
+        assert execute([*command, *extra]) == 2
+        shown = capsys.readouterr()
+        assert f"has none: {fix} --backbone or --features" in shown.err and not shown.out
+    monkeypatch.setattr(request_module, "default_backbone", lambda kind: None)
+    for extra in [], ["--stream"]:
+        assert execute([*command, *extra]) == 2
+        shown = capsys.readouterr()
+        assert "has none: add --backbone or --features" in shown.err and not shown.out
 
 
 def test_streaming_says_that_it_uses_no_features(photos, capsys):

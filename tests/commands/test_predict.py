@@ -146,7 +146,7 @@ def test_columns_are_matched_by_name(tmp_path, capsys):
         labelsieve.load(run).predict([[1], [1, 2]])
     (tmp_path / "new.csv").write_text("a,b,label\n1,2,x\n1,2,x\n")
     assert execute(["predict", run, str(tmp_path / "new.csv")]) == 0
-    assert "labels are not compared with the predictions: " in capsys.readouterr().err
+    assert "new.csv has labels of one class only: they are not compared with the pred" in capsys.readouterr().err
     assert execute(["predict", run, write("d.csv", ["a", "label"]), "--out", str(out)]) == 2
     assert "no column 'b'" in capsys.readouterr().err
 

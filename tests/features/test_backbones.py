@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from labelsieve.catalogue import default_backbone
 from labelsieve.data import load_data
 from labelsieve.data.images import Frame, fast_decode
 from labelsieve.errors import InputError
@@ -26,7 +27,6 @@ from labelsieve.features.backbones import (
     own_backbone,
     restore_backbone,
 )
-from labelsieve.features.installed import default_backbone
 from labelsieve.models import make_model
 
 
@@ -178,7 +178,7 @@ def test_packages_of_texts_are_not_imported_and_nothing_is_downloaded(monkeypatc
 
 def test_default_backbones_are_those_installed(monkeypatch):
     assert (default_backbone("images"), default_backbone("texts")) == ("lite0", "wordllama")
-    monkeypatch.setattr("labelsieve.features.installed.find_spec", lambda name: None)
+    monkeypatch.setattr("labelsieve.catalogue.find_spec", lambda name: None)
     assert default_backbone("images") is None and default_backbone("texts") is None
 
 

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from labelsieve.features.installed import default_backbone
+from labelsieve.catalogue import default_backbone
 from labelsieve.review.decisions import DecisionLog, decisions_path
 from tests.conftest import save_blobs, without_resumes
 from tests.fuzz.confined import quietly

@@ -29,6 +29,8 @@ from labelsieve.audit.posterior import (
     best_temperature,
     estimate_label_given_confident,
     levelled,
+    own_errors,
+    share_of_disagreements,
     unmix_with,
 )
 
@@ -80,7 +82,7 @@ def _explain(guesses: Guesses) -> Explanation:
     some = evenly_spaced(len(guesses), MAX_SAMPLES)
     counted = _wrong_share(confident_joint(unmix_with(guesses.at(some), label_given, temperature, mixed=False)))
     easy = _share_among_easiest(true_guesses, label_given)
-    disagreements = float((guesses.likeliest[:, 0] != guesses.labels).mean())
+    disagreements = share_of_disagreements(guesses)
     weight = weight_of_samples(slope_of_errors(true_guesses.at(some)), easy, disagreements)
     rate = _weighed_rate(noise.rate, counted, disagreements, weight, len(guesses))
     if weight > NEGLIGIBLE:
@@ -99,8 +101,7 @@ def weight_of_samples(slope: float, easy: float, disagreements: float) -> float:
         disagreements: Share of labels that the classifier predicts differently.
     """
     steep = 1 / (1 + np.exp(np.clip((STEEP - slope) / STEEP_WIDTH, -50, 50)))
-    own_errors = (disagreements - easy) / max(1 - easy, EASY_ERRORS)
-    strong = np.clip((WEAK - own_errors) / WEAK_WIDTH, 0, 1)
+    strong = np.clip((WEAK - own_errors(disagreements, easy)) / WEAK_WIDTH, 0, 1)
     return float(steep * strong * easy / (easy + EASY_ERRORS))
 
 

@@ -26,10 +26,12 @@ ROUNDS = 3  # re-estimations of the joint; more would trust the classifier too m
 PRIOR = 5.0  # pseudo-count of each true class, spread evenly over all labels
 MAX_SAMPLES = 200_000  # for estimating the joint
 CONFIDENT_SHARE = 0.25  # most confident samples per class, relative to the number of samples with that label
-CONFIDENT_COUNT = 50  # a small class contributes this many, but at most half of its samples
+CONFIDENT_COUNT = 50  # a small class contributes this many to a strong classifier, but at most half of its samples
+STRONG, WEAK = 0.24, 0.28  # share of its own errors up to which a classifier is strong, and from which it is not
 UNMIXING_PRIOR = 1.0  # pseudo-count of each true class, spread like the labels of all classes
 UNMIXING_ROUNDS = 10  # iterations of the deconvolution
 TEMPERATURES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)
+FEWEST_CORRECT = 0.02  # share of correct labels that is assumed at least
 MIN_PROBABILITY = 1e-7
 UNMIXING_SAMPLES = 20_000  # for finding the temperature
 RACING_SAMPLES, RACING_ERRORS = 2000, 6.0  # temperatures that are this many standard errors behind are dropped
@@ -227,8 +229,33 @@ def label_given_true(joint: Array) -> Array:
 
 
 def estimate_label_given_confident(guesses: Guesses) -> Array:
-    """Return P(label | true class) (K, K), counted among the most confident guesses."""
-    return shrunk_label_given_true(count_confident(guesses.at(evenly_spaced(len(guesses), MAX_SAMPLES))))
+    """Return P(label | true class) (K, K), counted among the most confident guesses.
+
+    Where a classifier is weak, it is confident of so few samples of a small class that a quarter of them must suffice:
+    among more, its own errors would count as wrong labels.
+    """
+    some = guesses.at(evenly_spaced(len(guesses), MAX_SAMPLES))
+    quarter = count_confident(some, least=0)
+    if (np.bincount(some.labels, minlength=some.num_classes) * CONFIDENT_SHARE >= CONFIDENT_COUNT).all():
+        return shrunk_label_given_true(quarter)
+    wrong = 1 - quarter.trace() / max(quarter.sum(), 1)
+    strong = np.clip((WEAK - own_errors(share_of_disagreements(some), wrong)) / (WEAK - STRONG), 0, 1)
+    return shrunk_label_given_true(count_confident(some, least=float(strong) * CONFIDENT_COUNT))
+
+
+def own_errors(disagreements: float, wrong: float) -> float:
+    """Return the share of the correct labels that a classifier contradicts.
+
+    Args:
+        disagreements: Share of all labels that it predicts differently.
+        wrong: Share of wrong labels.
+    """
+    return (disagreements - wrong) / max(1 - wrong, FEWEST_CORRECT)
+
+
+def share_of_disagreements(guesses: Guesses) -> float:
+    """Return the share of labels that are not the most likely class."""
+    return float((guesses.likeliest[:, 0] != guesses.labels).mean())
 
 
 def levelled(label_given: Array, weight: float) -> Array:
@@ -261,15 +288,16 @@ def unmix_with(guesses: Guesses, label_given: Array, temperature: float, mixed: 
     return Guesses(guesses.labels, confidence, likeliest, likelihood, guesses.num_classes, guesses.decided)
 
 
-def count_confident(guesses: Guesses, share: float = CONFIDENT_SHARE) -> Array:
+def count_confident(guesses: Guesses, share: float = CONFIDENT_SHARE, least: float = CONFIDENT_COUNT) -> Array:
     """Count the labels y (row) of the samples with the highest probability for class j (column), (K, K).
 
+    They are a share of as many as have the label j, but at least as many as `least` says, or half of them.
     Samples with the same probability as the last one that counts are counted, too.
     """
     classes, likelihood = guesses.likeliest.ravel().astype(np.int64), guesses.likelihood.ravel()
     sizes = np.bincount(classes, minlength=guesses.num_classes)  # samples with the class among their most likely ones
     labelled = np.bincount(guesses.labels, minlength=guesses.num_classes)
-    wanted = np.maximum(share * labelled, np.minimum(CONFIDENT_COUNT, labelled / 2))
+    wanted = np.maximum(share * labelled, np.minimum(least, labelled / 2))
     wanted = np.minimum(np.ceil(wanted).astype(np.int64), sizes)
     by_class = np.split(likelihood[stable_order(classes)], np.cumsum(sizes)[:-1])
     threshold = np.full(guesses.num_classes, np.inf)

@@ -16,9 +16,12 @@ from labelsieve.audit.posterior import (
     count_confident,
     count_joint,
     deconvolve,
+    estimate_label_given_confident,
     label_given_true,
     label_probability,
+    own_errors,
     posterior,
+    share_of_disagreements,
     shrunk_label_given_true,
     true_class_probs,
     unmix_with,
@@ -51,15 +54,51 @@ def test_remaining_classes_share_the_remaining_probability():
     assert abs(exact - wanted).max() < 0.1 and abs(exact - wanted).mean() < 0.002
 
 
-def test_count_confident_by_hand(monkeypatch):
-    monkeypatch.setattr(posterior_module, "CONFIDENT_COUNT", 0)
+def test_count_confident_by_hand():
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     first = np.array([0.9, 0.6, 0.4, 0.3, 0.8, 0.2, 0.1, 0.1])
     found = guesses_from_probs(labels, np.stack([first, 1 - first], 1))
-    assert count_confident(found).tolist() == [[1, 0], [0, 2]]  # class 0: 0.9; class 1: two samples with 0.9
-    assert count_confident(found, 0.5).tolist() == [[1, 0], [1, 2]]
-    monkeypatch.setattr(posterior_module, "CONFIDENT_COUNT", 50)
-    assert count_confident(found).tolist() == [[1, 0], [1, 2]]  # few samples: half of them
+    assert count_confident(found, least=0).tolist() == [[1, 0], [0, 2]]  # 0: the one with 0.9; 1: both with 0.9
+    assert count_confident(found, 0.5, least=0).tolist() == [[1, 0], [1, 2]]
+    assert count_confident(found, least=50).tolist() == [[1, 0], [1, 2]]  # few samples: half of them
+
+
+def clean_labels(easy, hard, per_class=40):
+    """Return guesses about correct labels: right for a quarter of each class, else with the given confidences."""
+    true = np.repeat(np.arange(20), per_class)
+    place = np.tile(np.arange(per_class), 20)
+    probs = np.full((len(true), 20), (1 - hard) / 19)
+    likeliest = np.where(place % 2 == 0, true, (true + 1 + place // 2 % 19) % 20)  # half of the hard ones are wrong
+    likeliest = np.where(place < per_class // 4, true, likeliest)
+    probs[np.arange(len(true)), likeliest] = hard
+    probs[place < per_class // 4] = (1 - easy) / 19
+    rows = np.flatnonzero(place < per_class // 4)
+    probs[rows, true[rows]] = easy
+    return guesses_from_probs(true, probs)
+
+
+def test_own_errors_of_a_weak_classifier_are_not_counted_as_wrong_labels():
+    weak = clean_labels(0.9, 0.5)
+    assert share_of_disagreements(weak) == pytest.approx(0.375, abs=0.01)
+    found = estimate_label_given_confident(weak)
+    assert found.diagonal().mean() > 0.97  # a quarter of each class is right
+    assert shrunk_label_given_true(count_confident(weak)).diagonal().mean() < 0.9  # half of it is not
+
+
+def test_small_classes_contribute_half_to_a_strong_classifier():
+    labels = np.repeat(np.arange(4), 30)
+    probs = np.full((120, 4), 0.02)
+    draw = np.random.default_rng(0)
+    probs[np.arange(120), np.where(draw.random(120) < 0.1, (labels + 1) % 4, labels)] = draw.uniform(0.5, 0.9, 120)
+    strong = guesses_from_probs(labels, probs / probs.sum(1, keepdims=True))
+    expected = shrunk_label_given_true(count_confident(strong, least=50))
+    assert (estimate_label_given_confident(strong) == expected).all()
+    assert (expected != shrunk_label_given_true(count_confident(strong, least=0))).any()
+
+
+def test_own_errors_by_hand():
+    assert own_errors(0.4, 0.2) == pytest.approx(0.25)
+    assert own_errors(1.0, 1.0) == 0
 
 
 def test_class_without_samples_is_not_counted():

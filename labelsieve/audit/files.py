@@ -235,12 +235,12 @@ def gallery_jsonl(findings: Findings, kinds: Mapping[int, Sequence[str]], views:
 def terminal_summary(findings: Findings, facts: Mapping[str, Any], texts: Sequence[str] | None = None) -> str:
     """Return verdict, noise per class and the most suspicious samples, as text; `facts`: contents of summary.json."""
     width = min(30, max(len(printable(name)) for name in (*findings.classes, "label")))
-    lines = [printable(findings.verdict), "", f"{'label':{width}}  samples      wrong  range                issues"]
+    lines = [printable(findings.verdict), "", f"{'label':{width}}  samples      wrong  range                suspects"]
     shares = sorted(zip(facts["per_class"], findings.noise.per_class, strict=True), key=lambda row: -row[1].estimate)
     for row, share in shares[:PRINTED_CLASSES]:
         name, wrong = printable(row["class"])[:width], percent(share.estimate)
-        lines.append(f"{name:{width}}  {row['samples']:7,}  {wrong:>9}  {span(share):19}  {row['issues']:6,}")
-    lines += ["", "range: meant to hold the true share in nine of ten cases"]
+        lines.append(f"{name:{width}}  {row['samples']:7,}  {wrong:>9}  {span(share):19}  {row['issues']:8,}")
+    lines += ["", "range: contains the true share in about nine of ten data sets"]
     lines += [printable(findings.basis)] if findings.basis else []
     if facts["decided"]:
         lines += [f"{facts['decided']:,} labels were decided on by a person and count as correct"]

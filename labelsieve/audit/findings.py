@@ -95,7 +95,8 @@ class Findings:
         about = "At least" if self.trusts_labels else "About"
         share = f"{about} {percent(rate.estimate)} of the {len(self):,} labels look wrong (range {span(rate)})."
         if self.noise.sample_dependent >= MANY_ON_HARD_SAMPLES:
-            share += f" About {percent(self.noise.sample_dependent)} of these errors are probably due to hard samples."
+            hard = percent(self.noise.sample_dependent)
+            share += f" About {hard} of them may be correct labels of samples that are hard to tell apart."
         if rate.estimate > IMPLAUSIBLE_RATE:
             advice = "Either most labels are wrong or the model is too weak to judge them: check some samples first."
         else:

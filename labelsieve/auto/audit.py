@@ -72,7 +72,7 @@ def audit_run(
         print(limit)
     others = None if features is None else find_other_issues(features, samples["label"])
     findings = findings_of_run(path, samples, whole.classes, ids, others)
-    made = {"method": run.method, "versions": versions(), "statistics": True}
+    made = {"method": run.method, "versions": versions()}
     render = sample_renderer(experiment.data, reading_of(experiment), whole)
     names = [name for name in ("chosen/penalty", "last/penalty") if name in run.tables]
     penalty = np.asarray(run.tables[names[0]].mean(0)) if names else None  # of all networks

@@ -6,6 +6,7 @@ files that `labelsieve train --features` reads.
 
 import csv
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from labelsieve.audit.files import write_audit
 from labelsieve.audit.findings import findings_from_guesses
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.audit.others import OtherIssues
+from labelsieve.audit.posterior import share_of_disagreements
 from labelsieve.auto.audit import print_ignored_decisions
 from labelsieve.auto.samples import read_texts, sample_renderer, sample_texts, text_file, text_renderer
 from labelsieve.data import ReadOptions
@@ -97,11 +99,7 @@ def audit_files(
         texts = read_texts(text, len(guesses))
         render = text_renderer(texts)
     _refuse_other_decisions(out, [found.classes[label] for label in guesses.labels.tolist()])
-    made: dict[str, Any] = {
-        "method": "features" if features else "pred-probs",
-        "versions": versions(),
-        "statistics": False,
-    }
+    made: dict[str, Any] = {"method": "features" if features else "pred-probs", "versions": versions()}
     made |= {"labels": str(labels), "data": data, "text": text and text_file(text)}
     made |= {"features": str(features)} if features else {"pred_probs": str(pred_probs)}
     findings = findings_from_guesses(
@@ -127,7 +125,14 @@ def _judge_by_probabilities(
     if assumed or (candidates and not known):
         order = printable(listed(names, PRINTED_CLASSES))
         print(f"assumed order of the columns: {order}; name them with --classes if this is wrong")
-    return _Evidence(guesses_from_probs(numbers, probs), names)
+    guesses = guesses_from_probs(numbers, probs)
+    if share_of_disagreements(guesses) == 0:
+        print(
+            f"warning: every prediction of {pred_probs} equals its label; if the classifier was trained on these "
+            "labels, wrong ones cannot be found: pass out-of-fold predictions",
+            file=sys.stderr,
+        )
+    return _Evidence(guesses, names)
 
 
 def _judge_by_features(labels: Path, features: Path, classes: Path | None, samples: Undecoded | None) -> _Evidence:

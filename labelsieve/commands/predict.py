@@ -35,6 +35,7 @@ def run(options: Namespace) -> None:
     if out:
         refuse_others(out, ",".join(COLUMNS))
     predictor = load(options.run, options.device, options.model)
+    _use_columns_of_training(options)
     probs, given, names = predict_data(predictor, options.data, shared.reading(options))
     rows = [(names[i], predictor.classes[k], f"{probs[i, k]:.4f}") for i, k in enumerate(probs.argmax(1).tolist())]
     table = io.StringIO()
@@ -47,6 +48,19 @@ def run(options: Namespace) -> None:
     count = "1 sample" if len(rows) == 1 else f"{len(rows):,} samples"
     predicted = [row[1] for row in rows]
     print(f"{count} classified{_difference(predicted, given, predictor.classes)}: {out}")
+
+
+def _use_columns_of_training(options: Namespace) -> None:
+    """Set the columns of a table to those of the training, unless they are given."""
+    from labelsieve.data.parquet import PARQUET_SUFFIXES
+    from labelsieve.runs.read import read_head
+
+    if Path(options.data).suffix.lower() not in (".csv", ".tsv", *PARQUET_SUFFIXES) or not options.run.is_dir():
+        return
+    trained = read_head(options.run)["experiment"]
+    if options.image_column is None and options.text_column is None:
+        options.image_column, options.text_column = trained.get("image_column"), trained.get("text_column")
+    options.label_column = options.label_column or trained.get("label_column")
 
 
 def _difference(predicted: Sequence[str], given: Sequence[str] | None, classes: Sequence[str]) -> str:
@@ -63,5 +77,5 @@ def _difference(predicted: Sequence[str], given: Sequence[str] | None, classes: 
         said = f", {unknown:,} of them with labels that the model does not know ({others})"
     if known:
         share = 100 * sum(guess != label for guess, label in known) / len(known)
-        said += f", {share:.2f}% of {'the others' if unknown else 'them'} differently from their label"
+        said += f"; {share:.2f}% of the {'other ' if unknown else ''}predictions differ from the label"
     return said

@@ -40,7 +40,7 @@ class Card(Generic[S]):
     image: str  # data: URL, empty if there is none
     text: str
     columns: list[tuple[str, str]]
-    hidden_columns: int
+    has_more_columns: bool
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class _Cards:
             image if self.remaining >= 0 else "",
             _shortened(sample.text or "", MAX_TEXT),
             [(name, _shortened(str(rounded(value)), MAX_VALUE)) for name, value in list(row.items())[:MAX_COLUMNS]],
-            max(len(row) - MAX_COLUMNS, 0),
+            len(row) > MAX_COLUMNS,
         )
 
 

@@ -166,12 +166,13 @@ def label_facts(audit: AuditResults, table: str) -> list[str | Markup]:
     if audit.issues:
         which = "all of them" if shown >= audit.issues else f"the {shown:,} most suspicious"
         where = f"; {which} are shown below" if shown else ""
-        suspects = f"{audit.issues:,} suspects (labels that are more likely wrong than correct){where}."
+        what = "1 suspect (a label that is" if audit.issues == 1 else f"{audit.issues:,} suspects (labels that are"
+        suspects = f"{what} more likely wrong than correct){where}."
         facts = [f"{suspects} The file {table} lists every sample."]
     if audit.decided:
         facts.append(f"{audit.decided:,} labels were decided by a person before this run and count as correct.")
     if reviewed:
-        facts.append(f"{reviewed:,} of the {audit.issues:,} suspects were reviewed, {changed:,} labels changed.")
+        facts.append(f"{reviewed:,} of {audit.issues:,} suspects reviewed; labels changed: {changed:,}.")
     return [*facts, *(confusions(audit) if audit.issues else [])]
 
 
@@ -212,7 +213,7 @@ def near_duplicates(audit: AuditResults) -> str:
     if audit.others is None or not audit.others.near_duplicate:
         return ""
     found, different = audit.others.near_duplicate, audit.others.near_duplicate_other_label
-    labels = f"{different:,} of them one with another label" if different else "always with the same label"
+    labels = f"{different:,} of them one with a different label" if different else "always with the same label"
     return f"{found:,} of the {audit.samples:,} {sample_noun(audit)} have a near-duplicate, {labels}."
 
 

@@ -29,7 +29,19 @@ from labelsieve.train.checkpoint import Checkpoints, Record
 
 REQUEST = "request.json"  # what was requested of an automatic run
 FINGERPRINT = "fingerprint"  # of data and labels, listed with the settings when two runs are compared
-NAMED_FIRST = ("method", "noise", "rate", "noise_rate", "seed", "epochs", "criterion", "model", "lr", "batch")
+NAMED_FIRST = (
+    "method",
+    "noise",
+    "rate",
+    "noise_rate",
+    "seed",
+    "epochs",
+    "criterion",
+    "model",
+    "lr",
+    "batch",
+    FINGERPRINT,
+)
 WITHOUT_OPTION = ("drops", "drop_factor", "drop_last", "fold", "choose")  # settings without a command-line option
 PATHS = ("data", "labels", "corrected")  # the fingerprint identifies their content, wherever they lie
 _LOCK = threading.Lock()

@@ -239,6 +239,16 @@ def test_assumed_order_of_the_columns_is_printed(folder, capsys):
     assert "y.npy has 3 classes, the probabilities 2 columns" in said
 
 
+def test_probabilities_that_repeat_every_label_are_suspicious(folder, capsys):
+    names = sorted(set(np.load("y.npy").tolist()))
+    learned = np.full((90, 3), 0.01)
+    learned[np.arange(90), [names.index(name) for name in np.load("y.npy").tolist()]] = 0.98
+    np.save("learned.npy", learned)
+    assert execute(["audit", "--labels", "y.npy", "--pred-probs", "learned.npy", "--out", "found"]) == 0
+    assert "every prediction of learned.npy equals its label; if the classifier was trained" in capsys.readouterr().err
+    assert execute(AUDIT) == 0 and "every prediction" not in capsys.readouterr().err
+
+
 def test_all_file_formats_hold_the_same_values(folder):
     given, probs = np.load("y.npy"), np.load("p.npy")
     np.savez("y.npz", given)

@@ -75,7 +75,7 @@ def test_labelled_folder(folder, fruit_run, tmp_path, capsys):
     assert len(rows) == 15 and rows[0]["id"].endswith("000.png")
     assert {row["predicted_label"] for row in rows} <= {"apple", "pear", "plum"}
     shown = capsys.readouterr().out
-    assert "15 samples classified, " in shown and f"% of them differently from their label: {table}" in shown
+    assert "15 samples classified; " in shown and f"% of the predictions differ from the label: {table}" in shown
 
 
 def test_single_image(folder, fruit_run, tmp_path, capsys):
@@ -156,8 +156,8 @@ def test_labels_that_the_model_does_not_know_are_not_errors(folder, fruit_run, t
     table = tmp_path / "predictions.csv"
     assert execute(["predict", str(fruit_run), str(folder / "test"), "--out", str(table)]) == 0
     wrong = sum(row["predicted_label"] not in row["id"] for row in read_table(table) if "quince" not in row["id"])
-    said = "5 of them with labels that the model does not know (quince), "
-    assert f"15 samples classified, {said}{10 * wrong:.2f}% of the others differently" in capsys.readouterr().out
+    said = "5 of them with labels that the model does not know (quince); "
+    assert f"15 samples classified, {said}{10 * wrong:.2f}% of the other predictions differ" in capsys.readouterr().out
 
 
 def test_paths_are_classified_as_by_the_command(folder, fruit_run, tmp_path):
@@ -174,3 +174,29 @@ def test_paths_are_classified_as_by_the_command(folder, fruit_run, tmp_path):
         model.predict([folder / "none.png"])
     with pytest.raises(ValueError, match="must have the same shape; pass paths instead"):
         model.predict([np.zeros((8, 8), np.uint8), np.zeros((9, 9), np.uint8)])
+
+
+def test_columns_of_the_training_are_used(tmp_path, capsys):
+    words = {"billing": "invoice charge refund", "login": "password account reset"}
+    rows = [(f"{text} {i}", queue) for i in range(30) for queue, text in words.items()]
+
+    def write(name, header, rows):
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+        return str(tmp_path / name)
+
+    run, out = str(tmp_path / "run"), tmp_path / "out.csv"
+    columns = ["--text-column", "ticket", "--label-column", "queue"]
+    assert execute(["train", write("t.csv", ["ticket", "queue"], rows), *columns, "--no-report", "--out", run]) == 0
+    assert (
+        execute(["predict", run, write("new.csv", ["number", "ticket"], [(1, "reset my password")]), "--out", str(out)])
+        == 0
+    )
+    assert [row["predicted_label"] for row in read_table(out)] == ["login"]
+    capsys.readouterr()
+    assert execute(["predict", run, write("more.csv", ["ticket", "queue"], rows[:4]), "--out", str(out)]) == 0
+    assert "4 samples classified; 0.00% of the predictions differ from the label" in capsys.readouterr().out
+    other = write("other.csv", ["body"], [("refund of a charge",)])
+    assert execute(["predict", run, other]) == 2 and "has no column 'ticket'" in capsys.readouterr().err
+    assert execute(["predict", run, other, "--text-column", "body"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split(",")[1] == "billing"

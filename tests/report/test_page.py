@@ -334,7 +334,7 @@ def test_estimated_noise_rate_is_called_estimated(tmp_path):
 def test_other_issues_have_sections_of_their_own(page_with_other_issues, photos_page):
     text = page_with_other_issues.read_text(encoding="utf-8")
     shown = visible_text(text)
-    assert "4 of the 6,000 images have a near-duplicate, 2 of them one with another label." in shown
+    assert "4 of the 6,000 images have a near-duplicate, 2 of them one with a different label." in shown
     assert "At least one label of each of these pairs is probably wrong:" in shown
     assert text.count('<li class="pair">') == 2 and "1 pair with the same label" in shown
     assert "1 of the 6,000 images is far from all classes" in shown

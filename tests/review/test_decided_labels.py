@@ -136,7 +136,7 @@ def test_report_shows_the_progress_of_the_review(rounds):
     assert execute(["report", str(folder / "one")]) == 0
     page = (folder / "one" / "report.html").read_text()
     changed = sum(kind == "accept" for kind in kinds.values())
-    progress = f"{len(kinds):,} of the {len(kinds):,} suspects were reviewed, {changed:,} labels changed."
+    progress = f"{len(kinds):,} of {len(kinds):,} suspects reviewed; labels changed: {changed:,}."
     assert f"<li>{progress}</li>" in page and "decided by a person" not in page
     assert "Review the suspects" not in page and "Export the reviewed labels" in page
 

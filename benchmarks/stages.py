@@ -101,7 +101,7 @@ def read_records() -> tuple[list[Row], list[Row]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("clothing", "banking", "cifar", "cifar-n"):
+    for name in ("clothing", "banking", "cifar", "cifar-n", "cifar100"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--counts", type=int, nargs="*", default=[2500])
     parser.add_argument("--draws", type=int, default=3)

@@ -394,7 +394,7 @@ def reason(label: str, other: str, confidence: float, likelihood: float, issue: 
     if likelihood > confidence and not issue:
         return f"Looks more like {other} than {label}, but the label is still more likely right than wrong."
     if likelihood > confidence:
-        unsure = f"The model is unsure, but it looks more like {other} than {label}."
+        unsure = f"No class fits well, but {other} fits better than {label}."
         return unsure if likelihood < UNSURE_BELOW else looks_like(label, other)
     if issue:
         return f"The model doubts that it is {label}; it may be {other}."

@@ -81,7 +81,7 @@ def audit_run(
     write_audit(
         findings, out or path / "audit", made, penalty=penalty, render=render, texts=texts, features=rows, export=export
     )
-    print_ignored_decisions(path, export)
+    print_about_corrected(path, export)
 
 
 def samples_as_given(run: Path) -> dict[str, Array]:
@@ -237,10 +237,15 @@ def _remarks_of(samples: Mapping[str, Array], out_of_sample: bool) -> list[str]:
     return [remarks[role] for role in np.where(unseen, 2, excluded).tolist()]
 
 
-def print_ignored_decisions(folder: Path, export: Sequence[str]) -> None:
-    """Print how to export reviewed labels, if corrected.csv was written although there are decisions."""
-    count = len(read_decisions(folder)) if "corrected" in export else 0
-    if count:
+def print_about_corrected(folder: Path, export: Sequence[str]) -> None:
+    """Print what corrected.csv does not contain, if it was written: decisions of a review."""
+    if "corrected" not in export:
+        return
+    if not (count := len(read_decisions(folder))):
+        print(
+            "corrected.csv contains suggestions that nobody reviewed: a training on it confirms them, right or wrong."
+        )
+    else:
         command = printable(f"labelsieve review {shlex.quote(str(folder))} --export reviewed.csv")
         print(f"corrected.csv ignores the {count:,} decisions in {folder}/review; to apply them: {command}")
 

@@ -18,7 +18,7 @@ from labelsieve.audit.findings import findings_from_guesses
 from labelsieve.audit.guesses import Array, Guesses, guesses_from_probs
 from labelsieve.audit.others import OtherIssues
 from labelsieve.audit.posterior import share_of_disagreements
-from labelsieve.auto.audit import print_ignored_decisions
+from labelsieve.auto.audit import print_about_corrected
 from labelsieve.auto.samples import read_texts, sample_renderer, sample_texts, text_file, text_renderer
 from labelsieve.data import ReadOptions
 from labelsieve.data.arrays import finite_rows, label_tensor, load_npy, load_npz, npz_keys
@@ -106,7 +106,7 @@ def audit_files(
         guesses, found.classes, ids, out_of_sample=True, second=found.second, others=found.others
     )
     write_audit(findings, out, made, render=render, texts=texts, features=found.rows, export=export)
-    print_ignored_decisions(out, export)
+    print_about_corrected(out, export)
     folder = printable(shlex.quote(str(out)))
     print(f"report: labelsieve report {folder}\nreview: labelsieve review {folder}")
     if render is None:

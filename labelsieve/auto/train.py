@@ -270,12 +270,13 @@ def _print_outcome(folder: Path, ran: bool) -> None:
     """Print how a training went, with warnings."""
     done = read_run(folder)
     linear = done.spec["epochs"] == 1
+    caveat = " (some labels of the test set may be wrong, too)" if done.spec["test"] else ""
     epoch = "" if linear else f" (model of epoch {done.end['chosen_epoch']})"
     print(f"{'trained' if ran else 'already trained'}: {folder}{epoch}")
     if "last" in done.end and linear:
-        print(f"test error: {done.end['last']:.2f}%")
+        print(f"test error: {done.end['last']:.2f}%{caveat}")
     elif "last" in done.end:
-        print(f"test error: {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% in the best")
+        print(f"test error: {done.end['last']:.2f}% in the last epoch, {done.end['best']:.2f}% in the best{caveat}")
     samples = read_samples(folder)
     if not samples:
         return

@@ -135,6 +135,11 @@ def _lead(
 
     if options.backbone is None and options.model in (None, "linear"):
         experiment = with_default_backbone(experiment, options.finetune)
+    if not noise_is_unknown and (experiment.backbone or experiment.features):
+        print(
+            f"--noise-rate trains a network on the features with {experiment.method}. Without it, linear heads judge "
+            "every label, which finds more of the wrong ones (docs/auto.md)."
+        )
     path = options.out or Path("runs") / (experiment.name() + ("-auto" if noise_is_unknown else ""))
     refuse_running(path)
     damaged = not options.dry_run and mend(path)

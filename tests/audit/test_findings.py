@@ -190,7 +190,7 @@ def test_findings_suggest_the_true_class_and_quote_the_model():
 
 def test_reasons():
     """They quote no probabilities of the model: people see one probability, the label quality."""
-    assert reason("cat", "dog", 0.02, 0.2, True) == "The model is unsure, but it looks more like dog than cat."
+    assert reason("cat", "dog", 0.02, 0.2, True) == "No class fits well, but dog fits better than cat."
     assert reason("cat", "dog", 0.1, 0.9, True) == "Looks more like dog than cat." == looks_like("cat", "dog")
     assert reason("cat", "dog", 0.6, 0.3, True) == "The model doubts that it is cat; it may be dog."
     assert reason("cat", "dog", 0.3, 0.6, False) == (

@@ -73,6 +73,7 @@ def test_run_is_audited(trained, capsys):
     assert [line["index"] for line in gallery] == [int(row["index"]) for row in rows[: len(gallery)]]
     assert len(gallery) == issues.sum() + 200 and all(line["is_label_issue"] for line in gallery[: issues.sum()])
     assert all((out / line["image"]).is_file() for line in gallery)
+    assert "corrected.csv contains suggestions that nobody reviewed: a training on it confirms them" in said
     fixed = read_label_file(out / "corrected.csv", found["classes"], 600).labels
     assert (fixed.numpy() == clean).mean() > 0.95 > (given_labels == clean).mean()
     again = ["train", str(folder / "data.npz"), "--labels", str(out / "corrected.csv"), "--noise-rate", "0.05"]

@@ -156,6 +156,7 @@ def test_requested_method_trains_on_features(photos, tmp_path, capsys):
     command = ["train", str(photos), "--method", "mentornet-prop", "--noise-rate", "0.1", "--epochs", "2"]
     assert execute([*command, "--warmup", "1", "--threads", "1", "--out", str(out)]) == 0
     assert read_run(out).start["model"] == "mlp"
+    assert "Without it, linear heads judge every label" in capsys.readouterr().out
     assert execute(["predict", str(out), str(photos / "test"), "--out", str(tmp_path / "p.csv")]) == 0
 
 

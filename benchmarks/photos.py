@@ -67,6 +67,7 @@ class Cell:
     classes: list[str]
     folder: Path  # data for `labelsieve train`
     order: list[str]  # (n) file names, or row names, of the samples
+    backbone: str | None = None  # None: the default one
 
 
 def clothes(source: Path, kind: str, seed: int, room: Path) -> Cell:
@@ -89,7 +90,7 @@ def clothes(source: Path, kind: str, seed: int, room: Path) -> Cell:
     return Cell(f"clothes {kind}", seed, true, given, classes, room, [file.name for file in files])
 
 
-def banking(source: Path, kind: str, seed: int, room: Path) -> Cell:
+def banking(source: Path, kind: str, seed: int, room: Path, backbone: str | None = None) -> Cell:
     rows = {part: list(csv.DictReader((source / f"{part}.csv").open(encoding="utf-8"))) for part in ("train", "test")}
     classes = sorted({row["category"] for row in rows["train"]})
     true = np.array([classes.index(row["category"]) for row in rows["train"]])
@@ -100,7 +101,8 @@ def banking(source: Path, kind: str, seed: int, room: Path) -> Cell:
     elif kind == "B":
         given = symmetric(true, len(classes), seed)
     folder = write_texts(room / "noisy", rows, given, classes)
-    return Cell(f"banking77 {kind}", seed, true, given, classes, folder, [])
+    name = f"banking77 {kind}, sentences" if backbone else f"banking77 {kind}"
+    return Cell(name, seed, true, given, classes, folder, [], backbone)
 
 
 def write_texts(folder: Path, rows: dict, labels: np.ndarray, classes: list[str]) -> Path:
@@ -178,11 +180,11 @@ def to_nearest(features: np.ndarray, true: np.ndarray, classes: int, seed: int) 
     return given
 
 
-def features_of(folder: Path) -> tuple[np.ndarray, np.ndarray, list[str], list[str]]:
+def features_of(folder: Path, backbone: str | None = None) -> tuple[np.ndarray, np.ndarray, list[str], list[str]]:
     """Return features of training and test set, test labels as class names, and the names of the samples."""
     with tempfile.TemporaryDirectory() as room:
         file = Path(room) / "features.npz"
-        command = [sys.executable, "-m", "labelsieve", "embed", str(folder), "--out", str(file)]
+        command = [sys.executable, "-m", "labelsieve", "embed", str(folder), "--out", str(file), *option(backbone)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         found = np.load(file)
         classes = found["classes"].tolist()
@@ -195,12 +197,25 @@ def features_of(folder: Path) -> tuple[np.ndarray, np.ndarray, list[str], list[s
         )
 
 
+def option(backbone: str | None) -> list[str]:
+    return ["--backbone", backbone] if backbone else []
+
+
 def train(cell: Cell) -> dict:
     """Run the command on a folder and read what it delivers."""
     with tempfile.TemporaryDirectory() as room:
         run = Path(room) / "run"
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        command = [sys.executable, "-m", "labelsieve", "train", str(cell.folder), "--out", str(run)]
+        command = [
+            sys.executable,
+            "-m",
+            "labelsieve",
+            "train",
+            str(cell.folder),
+            "--out",
+            str(run),
+            *option(cell.backbone),
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
         summary = json.loads((run / "audit" / "summary.json").read_text())
@@ -247,7 +262,7 @@ def peers(cell: Cell) -> dict:
     from cleanlab.filter import find_label_issues
     from cleanlab.rank import get_label_quality_scores
 
-    features, test, test_names, names = features_of(cell.folder)
+    features, test, test_names, names = features_of(cell.folder, cell.backbone)
     if cell.order:  # in the order of the folder
         place = {name: at for at, name in enumerate(cell.order)}
         places = [place[Path(name).name] for name in names]
@@ -266,7 +281,9 @@ def peers(cell: Cell) -> dict:
         for method in ("self_confidence", "normalized_margin")
     )
     predicted = probs.argmax(1)
-    name = f"{cell.name} {cell.seed}" if cell.name.startswith("CIFAR-10N") else cell.name.split()[0]
+    name = (
+        f"{cell.name} {cell.seed}" if cell.name.startswith("CIFAR-10N") else f"{cell.name.split()[0]} {cell.backbone}"
+    )
     if name not in _TRUE:
         _TRUE[name] = accuracy(x, cell.true, x_test, y_test, best_strength(x, cell.true)[0])
     return {
@@ -319,6 +336,9 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[Pat
                 yield f"clothes {kind}", seed, partial(clothes, options.clothing, kind, seed)
             if options.banking:
                 yield f"banking77 {kind}", seed, partial(banking, options.banking, kind, seed)
+            if options.banking and options.sentence_encoder:
+                make = partial(banking, options.banking, kind, seed, backbone=options.sentence_encoder)
+                yield f"banking77 {kind}, sentences", seed, make
             if options.cifar100:
                 yield f"CIFAR-100 {kind}", seed, partial(cifar100, options.cifar100, kind, seed)
         for kind in ("worse", "aggre"):
@@ -412,6 +432,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clothing", type=Path)
     parser.add_argument("--banking", type=Path)
+    parser.add_argument("--sentence-encoder", metavar="BACKBONE", help="also judge banking77 with it: hf:FOLDER")
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--cifar-n", type=Path)
     parser.add_argument("--cifar100", type=Path)

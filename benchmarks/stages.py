@@ -103,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("clothing", "banking", "cifar", "cifar-n", "cifar100"):
         parser.add_argument(f"--{name}", type=Path)
+    parser.set_defaults(sentence_encoder=None)
     parser.add_argument("--counts", type=int, nargs="*", default=[2500])
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--show", action="store_true", help="print the tables of the finished rows")

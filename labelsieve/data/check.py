@@ -137,23 +137,35 @@ def _nested_classes(split: Undecoded) -> list[str]:
 def _duplicates(examined: dict[str, dict[int, _Examined]], splits: dict[str, Undecoded]) -> list[str]:
     """Return lines on equal samples across splits, within a split, and with different labels."""
     lines = []
-    digests = {name: {one.digest for one in samples.values()} for name, samples in examined.items()}
+    groups = {name: _equal_samples(samples) for name, samples in examined.items()}
+
+    def named(*samples: tuple[str, int]) -> str:
+        known = ((splits[name].names, index) for name, index in samples)
+        return f"  {_names(names[index] if names else f'sample {index}' for names, index in known)}"
+
     for first, second in [*pairwise(examined), *([("train", "valid")] if len(examined) == 3 else [])]:
-        if both := digests[first] & digests[second]:
+        if both := [digest for digest in groups[first] if digest in groups[second]]:
             count = "1 sample is" if len(both) == 1 else f"{len(both):,} samples are"
             lines.append(f"{count} in {first} and in {second}: the error on {second} will be too low")
-    for name, samples in examined.items():
-        groups: dict[bytes, list[int]] = {}
-        for index, one in samples.items():
-            groups.setdefault(one.digest, []).append(index)
-        repeated = [group for group in groups.values() if len(group) > 1]
+            pairs = ((groups[first][digest][0], groups[second][digest][0]) for digest in both[:MAX_LISTED])
+            lines += [named((first, one), (second, other)) for one, other in pairs]
+    for name, equal in groups.items():
+        repeated = [group for group in equal.values() if len(group) > 1]
         conflicts = [group for group in repeated if len(set(splits[name].labels[group].tolist())) > 1]
         if repeated:
             count = f"1 sample of {name} occurs" if len(repeated) == 1 else f"{len(repeated):,} samples of {name} occur"
             lines.append(f"{count} more than once, {len(conflicts):,} with different labels")
-            known = splits[name].names or [f"sample {index}" for index in range(len(splits[name]))]
-            lines += [f"  {_names(known[index] for index in group[:3])}" for group in conflicts[:MAX_LISTED]]
+            shown = [*conflicts, *(group for group in repeated if group not in conflicts)]
+            lines += [named(*((name, index) for index in group[:3])) for group in shown[:MAX_LISTED]]
     return lines or ["no duplicate samples"]
+
+
+def _equal_samples(examined: dict[int, _Examined]) -> dict[bytes, list[int]]:
+    """Return the positions of the samples with each digest."""
+    groups: dict[bytes, list[int]] = {}
+    for index, one in examined.items():
+        groups.setdefault(one.digest, []).append(index)
+    return groups
 
 
 def _names(names: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ the server opens it in the background.
 """
 
 import io
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -349,6 +350,12 @@ def _features_of(
         found = _known_features(run, samples, reading, experiment)
     except (LabelsieveError, OSError, KeyError, ValueError, ImportError):
         return None  # a backbone that is not installed any more, or a file that is gone
+    if found is None and experiment is not None and experiment.backbone:
+        print(
+            f"no similar samples are shown: the features of {experiment.backbone} are not in the cache; set "
+            "LABELSIEVE_CACHE as for the training",
+            file=sys.stderr,
+        )
     if found is None or found[0].size > MOST_FEATURES:
         return None
     rows, row_of = found  # row_of: place in the data -> row

@@ -24,8 +24,10 @@ def test_check_reports_contents_and_all_faults(folder, capsys):
     report = capsys.readouterr().out
     bad = [line for line in report.splitlines() if line.startswith("bad: ")]
     assert len(bad) == 3 and all(name in "".join(bad) for name in ("cut.jpg", "empty.png", "notes.txt"))
-    assert "1 sample is in train and in test" in report
-    assert "1 sample of train occurs more than once, 1 with different labels" in report
+    leak = "  train/apple/003.png, test/pear/copied.png\n"
+    assert f"1 sample is in train and in test: the error on test will be too low\n{leak}" in report
+    twice = "  train/apple/003.png, train/plum/copied.png\n"
+    assert f"1 sample of train occurs more than once, 1 with different labels\n{twice}" in report
 
 
 def test_check_reports_sizes_and_imbalance(tmp_path, capsys):
@@ -64,8 +66,12 @@ def test_check_describes_texts(tmp_path, capsys):
     report = capsys.readouterr().out
     assert f"{tmp_path}: a table of texts for each split\n" in report
     assert "train: 3 samples of 2 classes: a 1, b 2\n  texts of 3 to 5 characters, median 3\n" in report
-    assert "1 sample is in train and in test" in report
+    assert "  train.csv:3, test.csv:2\n" in report
     assert "1 sample of train occurs more than once, 1 with different labels\n  train.csv:2, train.csv:4\n" in report
+    (tmp_path / "train.csv").write_text("text,intent\none,a\none,a\n" + "two,a\ntwo,b\n")
+    check(str(tmp_path))
+    listed = "  train.csv:4, train.csv:5\n  train.csv:2, train.csv:3\n"  # different labels first
+    assert f"2 samples of train occur more than once, 1 with different labels\n{listed}" in capsys.readouterr().out
     (tmp_path / "test.csv").write_text("text,intent\n,b\nfour,a\n")
     with pytest.raises(InputError, match="1 file or row"):
         check(str(tmp_path))

@@ -3,15 +3,19 @@
 import io
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
+from labelsieve.data import ReadOptions
 from labelsieve.data.images import BadImage
-from labelsieve.review.contents import displayable, open_contents
+from labelsieve.review.contents import _features_of, displayable, open_contents
 from labelsieve.review.state import RequestError, ReviewState
 from labelsieve.review.suspects import read_judged
+from labelsieve.runs.spec import Experiment
+from tests.conftest import blobs
 from tests.review.conftest import CLASSES, Client, add_data, make_audited_run, make_photo_run, make_photographs
 
 SHOWN_IN_BROWSERS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
@@ -205,3 +209,10 @@ def test_audit_without_data_has_nothing_to_open(tmp_path):
     (run / "audit").rename(tmp_path / "found")  # an audit that belongs to no run
     state = ReviewState(tmp_path / "found")
     assert state.details(5)["problem"] == "" and state.details(5)["neighbours"] == []
+
+
+def test_features_that_are_not_cached_are_named(monkeypatch, capsys):
+    monkeypatch.setattr("labelsieve.review.contents._known_features", lambda *arguments: None)
+    for backbone, said in (("lite0", "the features of lite0 are not in the cache; set LABELSIEVE_CACHE"), (None, "")):
+        found = _features_of(Path("run"), blobs(4, 0), [], ReadOptions(), Experiment("photos", backbone=backbone))
+        assert found is None and (said in capsys.readouterr().err if said else not capsys.readouterr().err)

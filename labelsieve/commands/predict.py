@@ -53,7 +53,7 @@ def run(options: Namespace) -> None:
 def _use_columns_of_training(options: Namespace) -> None:
     """Set the columns of a table to those of the training, unless they are given."""
     from labelsieve.data.parquet import PARQUET_SUFFIXES
-    from labelsieve.runs.read import read_head
+    from labelsieve.runs.record import read_head
 
     if Path(options.data).suffix.lower() not in (".csv", ".tsv", *PARQUET_SUFFIXES) or not options.run.is_dir():
         return

@@ -29,9 +29,8 @@ SELECTION: dict[str, Any] = {"criterion": None, "options": tuple(GUARDS.items())
 PLAIN_TRAINING: dict[str, Any] = {"method": "default", "criterion": None, "options": (), "noise_rate": 0.0}
 LEARNING_RATES = (0.02, 0.05)  # compared by the plain judges
 FINETUNING: dict[str, Any] = {"epochs": 5, "warmup": 0, "batch": 32, "lr": 0.002}  # where the user has set nothing
-NOT_FOR_HEADS = (  # settings without effect on linear heads, besides OPEN_SETTINGS
-    *("valid", "weight_decay", "nesterov", "sampler", "forward", "normalise", "scores", "augment", "stream"),
-)
+# Settings without effect on linear heads, besides OPEN_SETTINGS:
+NOT_FOR_HEADS = ("valid", "weight_decay", "nesterov", "sampler", "forward", "normalise", "scores", "augment", "stream")
 TRAINING = ""  # folder of the delivered training: the run folder itself
 
 

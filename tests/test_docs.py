@@ -117,6 +117,7 @@ def test_tables_of_photographs_match_the_record():
     rows = [json.loads(line) for line in photos.RESULTS.read_text().splitlines()]
     assert photos.short_table(rows) in README
     assert photos.table(rows) in AUTO
+    assert photos.reliability(rows) in " ".join((ROOT / "docs" / "audit.md").read_text(encoding="utf-8").split())
     cost = json.loads(photos.COST.read_text())
     empty, full = cost["empty cache"], cost["full cache"]
     words = f"takes {empty['wall_s']:.0f} s on two CPU cores ({empty['cpu_s']:.0f} CPU seconds), and"

@@ -94,14 +94,16 @@ class Findings:
             return _clean_verdict(rate, issues, self.trusts_labels, self.given_rate)
         about = "At least" if self.trusts_labels else "About"
         share = f"{about} {percent(rate.estimate)} of the {len(self):,} labels look wrong (range {span(rate)})."
+        suspects = _suspects(issues, len(self), rate.estimate)
         if self.noise.sample_dependent >= MANY_ON_HARD_SAMPLES:
             hard = percent(self.noise.sample_dependent)
             share += f" About {hard} of them may be correct labels of samples that are hard to tell apart."
+            suspects = f"{_marked(issues)}: look at them before you accept corrections."
         if rate.estimate > IMPLAUSIBLE_RATE:
             advice = "Either most labels are wrong or the model is too weak to judge them: check some samples first."
         else:
             advice = _confusion(self.noise.matrix, self.classes, np.bincount(self.labels, minlength=len(self.classes)))
-        return f"{share} {_suspects(issues, len(self), rate.estimate)} {advice}"
+        return f"{share} {suspects} {advice}"
 
     @property
     def basis(self) -> str:
@@ -311,10 +313,13 @@ def _log_odds(share: Array) -> Array:
 
 def _suspects(issues: int, samples: int, rate: float) -> str:
     """Return the number of issues in a sentence that agrees with the estimated rate."""
-    number = f"{issues:,} {'label is' if issues == 1 else 'labels are'}"
     if issues > rate * samples and percent(issues / samples) != percent(rate):
-        return f"{number} marked as suspect, more than estimated, so some of them are probably correct."
-    return f"{number} more likely wrong than right."
+        return f"{_marked(issues)}, more than estimated, so some of them are probably correct."
+    return f"{issues:,} {'label is' if issues == 1 else 'labels are'} more likely wrong than right."
+
+
+def _marked(issues: int) -> str:
+    return "1 label is marked as suspect" if issues == 1 else f"{issues:,} labels are marked as suspect"
 
 
 def _clean_verdict(rate: Interval, issues: int, trusts_labels: bool, given_rate: float) -> str:

@@ -60,6 +60,16 @@ def test_verdict_does_not_contradict_the_number_of_issues():
     assert " 1 label is more likely wrong than right." in verdict(noise, 1, 1000, "abc")
 
 
+def test_verdict_says_what_may_be_correct_labels_of_hard_samples():
+    noise = Noise(Interval(0.12, 0.002, 0.2), [], np.eye(3), sample_dependent=0.66)
+    said = verdict(noise, 105, 1100, "abc")
+    assert (
+        "About 66% of them may be correct labels of samples that are hard to tell apart. 105 labels are marked" in said
+    )
+    assert "look at them before you accept corrections." in said and "more likely wrong" not in said
+    assert "may be correct" not in verdict(replace(noise, sample_dependent=0.1), 105, 1100, "abc")
+
+
 @pytest.mark.parametrize(("rate", "few"), [((0.04, 0.01, 0.08), True), ((0.04, 0.03, 0.08), False)])
 def test_few_wrong_labels(rate, few):
     noise = Noise(Interval(*rate), [], np.eye(4))

@@ -27,7 +27,7 @@ PRIOR = 5.0  # pseudo-count of each true class, spread evenly over all labels
 MAX_SAMPLES = 200_000  # for estimating the joint
 CONFIDENT_SHARE = 0.25  # most confident samples per class, relative to the number of samples with that label
 CONFIDENT_COUNT = 50  # a small class contributes this many to a strong classifier, but at most half of its samples
-STRONG, WEAK = 0.24, 0.28  # share of its own errors up to which a classifier is strong, and from which it is not
+STRONG_UP_TO, WEAK_FROM = 0.24, 0.28  # share of the correct labels that a classifier contradicts
 UNMIXING_PRIOR = 1.0  # pseudo-count of each true class, spread like the labels of all classes
 UNMIXING_ROUNDS = 10  # iterations of the deconvolution
 TEMPERATURES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)
@@ -238,8 +238,8 @@ def estimate_label_given_confident(guesses: Guesses) -> Array:
     quarter = count_confident(some, least=0)
     if (np.bincount(some.labels, minlength=some.num_classes) * CONFIDENT_SHARE >= CONFIDENT_COUNT).all():
         return shrunk_label_given_true(quarter)
-    wrong = 1 - quarter.trace() / max(quarter.sum(), 1)
-    strong = np.clip((WEAK - own_errors(share_of_disagreements(some), wrong)) / (WEAK - STRONG), 0, 1)
+    errors = own_errors(share_of_disagreements(some), 1 - quarter.trace() / max(quarter.sum(), 1))
+    strong = np.clip((WEAK_FROM - errors) / (WEAK_FROM - STRONG_UP_TO), 0, 1)
     return shrunk_label_given_true(count_confident(some, least=float(strong) * CONFIDENT_COUNT))
 
 

@@ -55,7 +55,8 @@ def _use_columns_of_training(options: Namespace) -> None:
     from labelsieve.data.parquet import PARQUET_SUFFIXES
     from labelsieve.runs.record import read_head
 
-    if Path(options.data).suffix.lower() not in (".csv", ".tsv", *PARQUET_SUFFIXES) or not options.run.is_dir():
+    is_table = Path(options.data).suffix.lower() in (".csv", ".tsv", *PARQUET_SUFFIXES)
+    if not is_table or not (options.run / "spec.json").is_file():  # a copied model may lie alone
         return
     trained = read_head(options.run)["experiment"]
     if options.image_column is None and options.text_column is None:

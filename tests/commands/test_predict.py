@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -200,3 +201,6 @@ def test_columns_of_the_training_are_used(tmp_path, capsys):
     assert execute(["predict", run, other]) == 2 and "has no column 'ticket'" in capsys.readouterr().err
     assert execute(["predict", run, other, "--text-column", "body"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split(",")[1] == "billing"
+    (tmp_path / "alone").mkdir()
+    shutil.copy(tmp_path / "run" / "model.safetensors", tmp_path / "alone")
+    assert execute(["predict", str(tmp_path / "alone"), other, "--text-column", "body"]) == 0

@@ -151,11 +151,11 @@ def standard(features: Array) -> Array:
     return scaled
 
 
-def embed(source: Path) -> dict[str, Array]:
+def embed(source: Path, backbone: str) -> dict[str, Array]:
     """Return what `labelsieve embed` writes: features, labels as numbers, and classes."""
     with tempfile.TemporaryDirectory() as room:
         file = Path(room) / "features.npz"
-        command = [sys.executable, "-m", "labelsieve", "embed", str(source), "--out", str(file)]
+        command = [sys.executable, "-m", "labelsieve", "embed", str(source), "--out", str(file), "--backbone", backbone]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return dict(np.load(file))
 
@@ -164,7 +164,7 @@ def embedded(images: Array, labels: Array) -> Array:
     """Return features (n, F) of images."""
     with tempfile.TemporaryDirectory() as room:
         np.savez(Path(room) / "images.npz", images=images, labels=labels)
-        return embed(Path(room) / "images.npz")["features"].astype(np.float32)
+        return embed(Path(room) / "images.npz", "lite0")["features"].astype(np.float32)
 
 
 @cache
@@ -185,9 +185,9 @@ def superclasses(arrays: Path) -> tuple[Array, Array]:
 
 
 @cache
-def labelled(source: Path) -> tuple[Array, Array]:
+def labelled(source: Path, backbone: str) -> tuple[Array, Array]:
     """Return features and labels of a folder of images or of texts."""
-    found = embed(source)
+    found = embed(source, backbone)
     return found["features"].astype(np.float32), found["labels"].astype(int)
 
 
@@ -263,7 +263,7 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Callable
             for name, source, count in sources(options):
                 yield f"{name} {title} draw {seed}", noise, role, partial(simulated, source, kind, rate, seed, count)
             if options.banking and seed and title in ("none", "symmetric 15%", "nearest 25%"):
-                source = partial(labelled, options.banking)
+                source = partial(labelled, options.banking, "wordllama")
                 yield f"banking77 {title} draw {seed}", noise, role, partial(simulated, source, kind, rate, seed)
             for name, model in (("digits", "logistic"), ("digits", "mlp"), ("fashion", "logistic"), ("fashion", "mlp")):
                 yield (
@@ -276,7 +276,7 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Callable
 
 def sources(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], tuple[Array, ...]], int]]:
     if options.clothing:
-        yield "clothes", partial(labelled, options.clothing), 0
+        yield "clothes", partial(labelled, options.clothing, "lite0"), 0
     if options.cifar:
         yield "CIFAR-10 2,500", partial(cifar10, options.cifar), 2500
     if options.cifar100:

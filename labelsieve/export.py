@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from labelsieve.data.classes import Array
 from labelsieve.data.sets import CHANNELS, normalise_inputs
 from labelsieve.errors import InputError, LabelsieveError, first_line
-from labelsieve.features.backbones import Backbone, read_wordllama, weights_with_head
+from labelsieve.features.backbones import TokenGraph, weights_with_head
 from labelsieve.files import disk_error, make_folder, refuse_no_folder, write_atomically, writing
 from labelsieve.models.linear import LinearHead
 from labelsieve.models.lite import STAGES, VARIANTS
@@ -42,7 +42,7 @@ PREPROCESSING = {
     "images": "decode; turn upright by EXIF; convert to {mode}, transparent pixels on white; resize to {width} x "
     "{height} pixels with Pillow's BILINEAR; stack to uint8 (batch, {height}, {width}, {channels})",
     "rows": "float32 (batch, {columns}), columns in the order of `columns`; nothing is missing",
-    "texts": "split into tokens with `tokenizer`, without special tokens; pad input_ids on the right with 0, "
+    "texts": "split into tokens with `tokenizer`, {special} special tokens{most}; pad input_ids on the right with 0, "
     "attention_mask is 1 for tokens and 0 for padding, int64 (batch, tokens)",
 }
 TIMM_NAMES = {
@@ -60,6 +60,7 @@ class Exportable(NamedTuple):
     expected: Array  # probabilities of `Predictor` for them (B, K)
     about: dict[str, Any]  # classes, inputs and preprocessing
     tokenizer: str = ""  # of a model of texts, as the package tokenizers reads it
+    longest: int | None = None  # tokens of a text
 
 
 class Written(NamedTuple):
@@ -105,20 +106,14 @@ class _RowGraph(nn.Module):
 
 
 class _TextGraph(nn.Module):
-    """Probabilities (B, K) of texts as token numbers and their mask (B, T): the mean of word vectors, then the head."""
+    """Probabilities (B, K) of texts as token numbers and their mask (B, T)."""
 
-    vectors: Tensor
-
-    def __init__(self, network: nn.Module, vectors: Tensor) -> None:
+    def __init__(self, encoder: nn.Module, network: nn.Module) -> None:
         super().__init__()
-        self.network = network
-        self.register_buffer("vectors", vectors)
+        self.encoder, self.network = encoder, network
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        mask = attention_mask.float().unsqueeze(-1)
-        found = self.vectors[input_ids.clamp(max=len(self.vectors) - 1)] * mask
-        means = found.sum(1) / mask.sum(1).clamp(min=1)
-        return self.network(_rounded(means)).softmax(-1)
+        return self.network(_rounded(self.encoder(input_ids, attention_mask))).softmax(-1)
 
 
 def _rounded(features: Tensor) -> Tensor:
@@ -127,10 +122,12 @@ def _rounded(features: Tensor) -> Tensor:
 
 
 def exportable(predictor: Predictor) -> Exportable:
-    """Return the graph of a model, with samples to check it; refuse encoders of texts that are not a graph."""
+    """Return the graph of a model, with samples to check it; refuse encoders of texts whose tokenizer is no file."""
     backbone = predictor.backbone
     if backbone is not None and backbone.kind == "texts":
-        return _exportable_texts(predictor, backbone)
+        if backbone.tokens is None or not backbone.tokens.tokenizer:
+            raise InputError(f"the tokenizer of {backbone.name} cannot be exported; use labelsieve predict")
+        return _exportable_texts(predictor, backbone.tokens, backbone.name)
     about: dict[str, Any] = {"classes": list(predictor.classes), "output": "probabilities"}
     if backbone is None and len(predictor.shape) == 1:
         rows = _sample_rows(predictor)
@@ -147,23 +144,19 @@ def exportable(predictor: Predictor) -> Exportable:
     return Exportable(_ImageGraph(predictor), {"images": images}, predictor.predict_proba(images.numpy()), about)
 
 
-def _exportable_texts(predictor: Predictor, backbone: Backbone) -> Exportable:
-    if backbone.name != "wordllama":
-        raise InputError(
-            f"models of texts are exported with the backbone wordllama only, not {backbone.name}; export that encoder "
-            "with its own package, and the head with labelsieve embed and labelsieve train --features"
-        )
-    vectors, tokenizer, vocabulary = read_wordllama(backbone.name)
+def _exportable_texts(predictor: Predictor, encoder: TokenGraph, name: str) -> Exportable:
     texts = ["", "A text.", *(f"Sample number {k} of {CHECKED}, with words." * (k % 4 + 1) for k in range(CHECKED - 2))]
-    tokens = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    tokens = encoder.tokenize(texts)
     longest = max(map(len, tokens))
     ids = torch.tensor([each + [0] * (longest - len(each)) for each in tokens])
     mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in tokens])
+    most = f", at most {encoder.longest} tokens" if encoder.longest else ""
+    preprocessing = PREPROCESSING["texts"].format(special="with" if encoder.special_tokens else "without", most=most)
     about = {"classes": list(predictor.classes), "output": "probabilities", "inputs": list(TOKENS)}
-    about |= {"preprocessing": PREPROCESSING["texts"], "backbone": backbone.name}
-    graph = _TextGraph(predictor.network, vectors)
+    about |= {"preprocessing": preprocessing, "backbone": name}
+    graph = _TextGraph(encoder.network, predictor.network)
     inputs = dict(zip(TOKENS, (ids, mask), strict=True))
-    return Exportable(graph, inputs, predictor.predict_proba(texts), about, vocabulary)
+    return Exportable(graph, inputs, predictor.predict_proba(texts), about, encoder.tokenizer, encoder.longest)
 
 
 def _normalisation(predictor: Predictor) -> str:
@@ -270,7 +263,9 @@ def _export_torch(predictor: Predictor, path: Path) -> Written:
 
 def _exported(model: Exportable) -> torch.export.ExportedProgram:
     """Trace the graph for any number of samples, and of tokens."""
-    free = {0: torch.export.Dim("batch")} | ({1: torch.export.Dim("tokens")} if model.tokenizer else {})
+    free = {0: torch.export.Dim("batch")}
+    if model.tokenizer:
+        free[1] = torch.export.Dim("tokens", max=model.longest)
     shapes = {name: dict(free) for name in model.inputs}
     try:
         return torch.export.export(model.graph.eval(), (), dict(model.inputs), dynamic_shapes=shapes)

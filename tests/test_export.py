@@ -146,9 +146,10 @@ def test_torch_export_is_loaded_without_labelsieve(tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), labelsieve.load(run).predict_proba(images), atol=1e-6)
 
 
-def test_texts_are_exported_with_their_tokenizer(tmp_path):
+@pytest.mark.parametrize(("name", "special"), [("wordllama", False), ("minilm", True)])
+def test_texts_are_exported_with_their_tokenizer(tmp_path, name, special):
     tokenizers = pytest.importorskip("tokenizers")
-    backbone = find_backbone("wordllama")
+    backbone = find_backbone(name)
     head = LinearHead((backbone.dim,), 3)
     torch.manual_seed(0)
     head.linear.weight.data.normal_()
@@ -160,7 +161,9 @@ def test_texts_are_exported_with_their_tokenizer(tmp_path):
     )
     tokenizer = tokenizers.Tokenizer.from_str(facts["tokenizer"])
     tokenizer.enable_padding()
-    tokens = tokenizer.encode_batch(texts, add_special_tokens=False)
+    tokenizer.no_truncation()
+    tokens = tokenizer.encode_batch(texts, add_special_tokens=special)
+    assert f"{'with' if special else 'without'} special tokens" in facts["labelsieve"]
     inputs = {
         "input_ids": np.array([t.ids for t in tokens]),
         "attention_mask": np.array([t.attention_mask for t in tokens]),

@@ -18,8 +18,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--backbone",
         metavar="NAME",
-        help="lite0, lite1, lite2, resnet-18, resnet-34, resnet-50, wordllama, timm:NAME or hf:NAME; see "
-        "docs/features.md. Default: lite0 for images, wordllama for texts",
+        help="lite0, lite1, lite2, resnet-18, resnet-34, resnet-50, minilm, wordllama, timm:NAME or hf:NAME; see "
+        "docs/features.md. Default: lite0 for images; minilm, or wordllama, for texts",
     )
     parser.add_argument("--weights", metavar="FILE", help="weights of the backbone: .pth, .safetensors or .npz")
     parser.add_argument(
@@ -92,6 +92,6 @@ def choose_backbone(source: str, reading: "ReadOptions") -> str:
 
     kind = "texts" if isinstance(find(source, reading).train, Texts) else "images"
     if (name := default_backbone(kind)) is None:
-        requirement = PACKAGES[DEFAULT_BACKBONES[kind]].requirement
+        requirement = PACKAGES[DEFAULT_BACKBONES[kind][0]].requirement
         raise InputError(f"no backbone for {kind} is installed; run pip install '{requirement}', or name a --backbone")
     return name

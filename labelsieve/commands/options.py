@@ -151,8 +151,8 @@ def add_training(parser: ArgumentParser, full: bool = True) -> None:
             "--backbone",
             metavar="NAME",
             help="pretrained network whose features of images or texts are learned from: lite0, resnet-50 with "
-            "--weights, wordllama, timm:NAME or hf:NAME (docs/features.md), or none: learn from the images. Default: "
-            "lite0 for photographs and wordllama for texts, if installed, unless --model is given",
+            "--weights, minilm, wordllama, timm:NAME or hf:NAME (docs/features.md), or none: learn from the images. Default: "
+            "lite0 for photographs, and minilm or wordllama for texts, if installed, unless --model is given",
         )
     group.add_argument(
         "--epochs", type=integer, metavar="N", help="passes over the data. Default: chosen for the data, or 100"

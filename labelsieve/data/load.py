@@ -69,7 +69,7 @@ from labelsieve.runtime import generator
 SUPPORTED = f"{IMAGE_FOLDER}, a .csv, .tsv, .parquet or .npz file, a saved Hugging Face dataset, or CIFAR as published"
 MAX_IN_MEMORY = 4 * 2**30  # bytes of decoded images; more are streamed
 TEXTS_NEED = (
-    "texts need a backbone: pip install 'labelsieve[text]', or name one with --backbone hf:NAME, "
+    "texts need a backbone: pip install 'labelsieve[sentences]', or name one with --backbone hf:NAME, "
     "or pass features with --features"
 )
 SIMILAR = 0.7  # of 1: minimum similarity of a path to suggest it for a misspelt one

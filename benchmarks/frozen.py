@@ -53,7 +53,7 @@ def measure(clothing: Path, draws: int, work: Path) -> Iterator[Row]:
     """Yield a row for every draw and kind of noise."""
     with contextlib.ExitStack() as stack:
         whole = photos.clothes(clothing, "C", 0, _room(stack, work) / "data")
-        features = photos.features_of(whole.folder)
+        features = photos.features_of(whole.folder, "lite0")
         for seed in range(draws):
             for kind in "AB" if seed else "ABC":
                 room = _room(stack, work)

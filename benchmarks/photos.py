@@ -134,7 +134,7 @@ def cifar100(arrays: Path, kind: str, seed: int, room: Path) -> Cell:
     true = given = data["train_labels"][chosen].astype(int)
     if kind == "A":
         names = write_images(data, chosen, true, classes, room / "clean")
-        features, _, _, found = features_of(room / "clean")
+        features, _, _, found = features_of(room / "clean", "lite0")
         place = {Path(name).name: at for at, name in enumerate(found)}
         given = to_nearest(features[[place[name] for name in names]], true, len(classes), seed)
     elif kind == "B":
@@ -331,19 +331,20 @@ def accuracy(x: np.ndarray, labels: np.ndarray, x_test: np.ndarray, y_test: np.n
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[Path], Cell]]]:
     """Yield name, draw and maker of every cell whose data is given."""
+    suffix = f", {options.backbone}" if options.backbone else ""
     for seed in range(options.draws):
         for kind in "ABC":
             if options.clothing:
-                yield f"clothes {kind}", seed, partial(clothes, options.clothing, kind, seed)
+                yield f"clothes {kind}{suffix}", seed, partial(clothes, options.clothing, kind, seed)
             if options.banking:
                 yield f"banking77 {kind}", seed, partial(banking, options.banking, kind, WORDS, seed)
                 yield f"banking77 {kind}, sentences", seed, partial(banking, options.banking, kind, SENTENCES, seed)
             if options.cifar100:
-                yield f"CIFAR-100 {kind}", seed, partial(cifar100, options.cifar100, kind, seed)
+                yield f"CIFAR-100 {kind}{suffix}", seed, partial(cifar100, options.cifar100, kind, seed)
         for kind in ("worse", "aggre"):
             for count in options.counts if options.cifar and options.cifar_n else ():
                 make = partial(cifar_n, options.cifar, options.cifar_n, kind, count, seed)
-                yield f"CIFAR-10N {kind} {count:,}", seed, make
+                yield f"CIFAR-10N {kind} {count:,}{suffix}", seed, make
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -450,6 +451,7 @@ def main() -> None:
     parser.add_argument("--cifar100", type=Path)
     parser.add_argument("--counts", type=int, nargs="*", default=[2500, 10_000])
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--backbone", help="for photographs, also part of the name of a set. Default: labelsieve's")
     parser.add_argument("--without-peers", action="store_true", help="only labelsieve")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--show", action="store_true", help="print the table of the finished rows")
@@ -469,6 +471,7 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory(dir=options.clothing.parent if options.clothing else None) as room:
             cell = make(Path(room) / "data")
+            cell.backbone = cell.backbone or options.backbone
             row = {
                 "set": name,
                 "draw": seed,

@@ -35,7 +35,7 @@ SINCE = "01563a6"  # commit of the runs from scratch with today's stages
 
 def measure(cell: photos.Cell) -> Row:
     """Return what one and two rounds of heads find, and the accuracy of heads that learned from each."""
-    features, test, test_names, names = photos.features_of(cell.folder, cell.backbone)
+    features, test, test_names, names = photos.features_of(cell.folder, cell.backbone or "lite0")
     place = {name: at for at, name in enumerate(cell.order)}
     order = [place[Path(name).name] for name in names] if cell.order else list(range(len(names)))
     given, wrong = cell.given[order], (cell.given != cell.true)[order]
@@ -105,6 +105,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--counts", type=int, nargs="*", default=[2500])
     parser.add_argument("--draws", type=int, default=3)
+    parser.set_defaults(backbone=None)
     parser.add_argument("--show", action="store_true", help="print the tables of the finished rows")
     options = parser.parse_args()
     if options.show:

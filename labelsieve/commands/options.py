@@ -150,9 +150,10 @@ def add_training(parser: ArgumentParser, full: bool = True) -> None:
         group.add_argument(
             "--backbone",
             metavar="NAME",
-            help="pretrained network whose features of images or texts are learned from: lite0, resnet-50 with "
-            "--weights, minilm, wordllama, timm:NAME or hf:NAME (docs/features.md), or none: learn from the images. Default: "
-            "lite0 for photographs, and minilm or wordllama for texts, if installed, unless --model is given",
+            help="pretrained network whose features of images or texts are learned from: lite0, lite0+lite2 (both), "
+            "resnet-50 with --weights, minilm, wordllama, timm:NAME or hf:NAME (docs/features.md), or none: learn from "
+            "the images. Default: lite0+lite2 for photographs, and minilm or wordllama for texts, if installed, unless "
+            "--model is given",
         )
     group.add_argument(
         "--epochs", type=integer, metavar="N", help="passes over the data. Default: chosen for the data, or 100"

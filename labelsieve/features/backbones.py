@@ -1,6 +1,7 @@
 """Backbones: pretrained networks that turn images or texts into features.
 
-`find_backbone` finds one by name: those of `BACKBONES`, ``timm:NAME`` and ``hf:NAME``. Nothing is ever downloaded.
+`find_backbone` finds one by name: those of `BACKBONES`, ``timm:NAME`` and ``hf:NAME``; "lite0+lite2" stands for the
+features of both. Nothing is ever downloaded.
 
 Results do not depend on how samples are batched: every batch has the same size, and the last one is filled up. They
 depend slightly on the number of threads that compute a batch (torch.set_num_threads) and on the device.
@@ -132,7 +133,8 @@ def find_backbone(
     """Return a backbone.
 
     Args:
-        name: a key of `BACKBONES`, ``timm:NAME`` or ``hf:NAME`` (a model in the local cache, or a folder).
+        name: a key of `BACKBONES`, several of our own networks joined by "+", ``timm:NAME`` or ``hf:NAME`` (a model in
+            the local cache, or a folder).
         size: side of the images in pixels. Default: that of the backbone.
         weights: file of weights, needed for the ResNets and possible for lite0, lite1, lite2 and timm.
         device: "cpu" or "cuda".
@@ -160,6 +162,8 @@ def _find_loader(name: str) -> "Loader":
     from labelsieve.features.hub import HUBS  # imports this module
 
     prefix, colon, model = name.partition(":")
+    if _are_own(name.split("+")):
+        return _load_own
     loader = (HUBS.get(prefix) if model else None) if colon else BACKBONES.get(name)
     if loader is None:
         raise InputError(f"unknown backbone {name!r}: {nearest(name, BACKBONES)} Or use timm:NAME or hf:NAME")
@@ -173,7 +177,7 @@ def restore_backbone(about: Mapping[str, Any], weights: Weights, device: str = "
         InputError: if it would compute other features than the saved one.
     """
     name = str(about["name"])
-    if name in OWN_PIXELS:
+    if _are_own(name.split("+")):
         backbone = own_backbone(name, weights, int(about["size"]), device)
     else:
         backbone = find_backbone(name, size=int(about["size"]) or None, weights=about.get("file"), device=device)
@@ -187,12 +191,13 @@ def restore_backbone(about: Mapping[str, Any], weights: Weights, device: str = "
 
 def own_backbone(name: str, weights: Weights, size: int, device: str = "cpu") -> Backbone:
     """Return one of our own networks as a backbone with these weights, which are those of `Backbone.weights`."""
-    body = _without_classifier(make_placeholder(partial(make_model, name, (3, size, size), 1)))
+    makers = [partial(make_model, part, (3, size, size), 1) for part in name.split("+")]
+    body = _join([_without_classifier(make_placeholder(make)) for make in makers])
     try:
         body.load_state_dict(dict(weights))
     except RuntimeError as error:
         raise InputError(f"the saved weights do not fit {name}; train again") from error
-    return image_backbone(name, body, size, OWN_PIXELS[name], usable_device(device), own=True)
+    return image_backbone(name, body, size, _pixels_of(name), usable_device(device), own=True)
 
 
 def image_backbone(
@@ -237,14 +242,47 @@ def fit_images(images: Tensor, size: int) -> Tensor:
 
 
 def _load_own(name: str, size: int | None, weights: Path | None, device: torch.device) -> Backbone:
-    """Load one of our own networks from a file, or from the package of its weights."""
-    if weights is None and name not in PACKAGES:
-        raise InputError(f"{name} needs pretrained weights; pass --weights FILE, in torchvision's format")
-    path = weights or _packaged_weights(name)
-    side = size or (VARIANTS[name].size if name in VARIANTS else 224)
-    network = make_placeholder(partial(make_model, name, (3, side, side), 1000))
-    load_weights(network, path)
-    return image_backbone(name, _without_classifier(network), side, OWN_PIXELS[name], device, own=True)
+    """Load one of our own networks from a file, or from the package of its weights; or several, from packages."""
+    parts = name.split("+")
+    if weights is not None and len(parts) > 1:
+        raise InputError(f"{name} are several networks, which have weights of their own; omit --weights")
+    side = size or max(VARIANTS[part].size if part in VARIANTS else 224 for part in parts)
+    bodies = []
+    for part in parts:
+        if weights is None and part not in PACKAGES:
+            raise InputError(f"{part} needs pretrained weights; pass --weights FILE, in torchvision's format")
+        network = make_placeholder(partial(make_model, part, (3, side, side), 1000))
+        load_weights(network, weights or _packaged_weights(part))
+        bodies.append(_without_classifier(network))
+    return image_backbone(name, _join(bodies), side, _pixels_of(name), device, own=True)
+
+
+class _Joined(nn.Module):
+    """The features of several networks for the same images, one after the other."""
+
+    def __init__(self, bodies: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.bodies = nn.ModuleList(bodies)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([body(x) for body in self.bodies], 1)
+
+
+def _join(bodies: Sequence[nn.Module]) -> nn.Module:
+    """Return one network with the features of all."""
+    return _Joined(bodies) if len(bodies) > 1 else bodies[0]
+
+
+def _are_own(parts: Sequence[str]) -> bool:
+    return all(part in OWN_PIXELS for part in parts)
+
+
+def _pixels_of(name: str) -> Pixels:
+    """Return mean and deviation of the pixels of our own networks, which must agree."""
+    first, *others = (OWN_PIXELS[part] for part in name.split("+"))
+    if any(other != first for other in others):
+        raise InputError(f"{name}: these networks expect images that are normalised differently; use one of them")
+    return first
 
 
 def _packaged_weights(name: str) -> Path:

@@ -373,6 +373,11 @@ def _whole_network(predictor: Predictor) -> tuple[str, dict[str, Tensor], Any, i
     square = len(predictor.shape) == 3 and predictor.shape[0] == 3 and predictor.shape[1] == predictor.shape[2]
     if backbone is None and predictor.model in TIMM_NAMES and predictor.normalise in CHANNELS and square:
         return predictor.model, network.state_dict(), CHANNELS[predictor.normalise], predictor.shape[1]
+    if backbone and "+" in backbone.name:
+        raise InputError(
+            f"transformers has no network like {backbone.name}, which is two: export it to onnx or torch-export, or "
+            f"train with --backbone {backbone.name.rpartition('+')[2]} for --format huggingface"
+        )
     raise InputError(
         f"--format huggingface exports {', '.join(TIMM_NAMES)} for square images in colour, as a backbone or trained "
         "with --normalise imagenet or lite; transformers has no network like this one: use onnx or torch-export"

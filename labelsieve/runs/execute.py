@@ -24,7 +24,7 @@ from labelsieve.core.part import Predict, label_dtype
 from labelsieve.core.processes import Processes
 from labelsieve.data import Labelled, Trainable
 from labelsieve.errors import InputError
-from labelsieve.features.backbones import Backbone, weights_with_head
+from labelsieve.features.backbones import OWN_NORMALISE, Backbone, weights_with_head
 from labelsieve.features.judge import choose_strength, fit_head
 from labelsieve.files import usable_cores
 from labelsieve.methods import Problem, make
@@ -248,7 +248,8 @@ def _weights_of_run(run: str | None, make_one: Callable[[], nn.Module]) -> tuple
     start, network = load(run), make_placeholder(make_one)
     head, backbone = start.network, start.backbone
     weights, whole = head.state_dict(), False
-    if backbone and backbone.own and isinstance(head, LinearHead) and not isinstance(network, LinearHead):
+    is_single = backbone is not None and backbone.name in OWN_NORMALISE
+    if backbone and is_single and isinstance(head, LinearHead) and not isinstance(network, LinearHead):
         weights = weights_with_head(backbone, head, grayscale=next(network.parameters()).shape[1] == 1)
         whole = True
     try:

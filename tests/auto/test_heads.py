@@ -51,8 +51,8 @@ def test_wrong_labels_are_found_and_the_model_is_not_misled(run):
     assert {row["suggested_label"] for row in rows if row["id"] in wrong} == {"green"}
     assert read_run(run).end["last"] == 0
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "logistic regression on features of lite0" in page and "1 epochs" not in page
-    assert read_run(run).spec["backbone"] == "lite0"
+    assert "logistic regression on features of lite0+lite2" in page and "1 epochs" not in page
+    assert read_run(run).spec["backbone"] == "lite0+lite2"
 
 
 def test_every_sample_is_judged_by_heads_that_did_not_learn_it(run):

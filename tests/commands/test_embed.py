@@ -17,8 +17,8 @@ def test_file_is_read_as_it_was_computed(folder, tmp_path, capsys):
     out = tmp_path / "new" / "fruit.npz"
     assert execute(["embed", str(folder), *SMALL, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert f"{out}: images with 1,280 features of lite0 at 32 pixels, 60 for train and 15 for test" in shown
-    backbone = find_backbone("lite0", size=32)
+    assert f"{out}: images with 2,560 features of lite0+lite2 at 32 pixels, 60 for train and 15 for test" in shown
+    backbone = find_backbone("lite0+lite2", size=32)
     read, computed = load_data(str(out)), load_embedded(str(folder), ReadOptions(), backbone)
     for name in ("train", "test"):
         one, other = getattr(read, name), getattr(computed, name)
@@ -35,7 +35,7 @@ def test_true_labels_are_kept(tmp_path):
     np.savez(tmp_path / "d.npz", images=images, labels=np.arange(8) % 2, clean_labels=np.arange(8) // 4)
     assert execute(["embed", str(tmp_path / "d.npz"), *SMALL, "--out", str(tmp_path / "f.npz")]) == 0
     train = load_data(str(tmp_path / "f.npz")).train
-    assert train.clean.tolist() == (np.arange(8) // 4).tolist() and train.shape == (1280,)
+    assert train.clean.tolist() == (np.arange(8) // 4).tolist() and train.shape == (2560,)
 
 
 def test_texts_and_files_that_are_skipped(tmp_path, capsys):
@@ -46,7 +46,7 @@ def test_texts_and_files_that_are_skipped(tmp_path, capsys):
     assert "--skip-bad" in capsys.readouterr().err
     assert execute(["embed", str(table), "--text-column", "question", "--skip-bad", "--out", out]) == 0
     shown = capsys.readouterr().out
-    assert "skipped 1 unusable file or row: t.csv:3" in shown and "256 features of wordllama, 2 for train" in shown
+    assert "skipped 1 unusable file or row: t.csv:3" in shown and "384 features of minilm, 2 for train" in shown
 
 
 @pytest.mark.parametrize(

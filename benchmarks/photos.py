@@ -361,26 +361,32 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _means(cells: Sequence[Row]) -> list[str]:
-    ours, theirs, plain = ([cell[key] for cell in cells] for key in ("labelsieve", "cleanlab", "logistic_regression"))
+    """Return the cells of the table; those of peers are empty if they were not measured."""
+    ours = [cell["labelsieve"] for cell in cells]
+    theirs, plain = ([cell[key] for cell in cells if key in cell] for key in ("cleanlab", "logistic_regression"))
     inside = sum(
         each["estimate"][1] <= cell["wrong"] <= each["estimate"][2] for cell, each in zip(cells, ours, strict=True)
     )
     noisy = cells[0]["wrong"] > 0
-    best = [max(each["average_precision"], each["average_precision_margin"]) for each in theirs] if noisy else []
+
+    def mean(rows: Sequence[Row], key: str, form: str, scale: float = 1) -> str:
+        return format(scale * np.mean([row[key] for row in rows]), form) if rows else ""
+
+    best = [{"best": max(each["average_precision"], each["average_precision_margin"])} for each in theirs if noisy]
     return [
-        f"{100 * np.mean([cell['wrong'] for cell in cells]):.1f}",
+        mean(cells, "wrong", ".1f", 100),
         ", ".join(f"{100 * each['estimate'][0]:.1f}" for each in ours),
         f"{inside} of {len(cells)}",
-        f"{np.mean([each['average_precision'] for each in ours]):.3f}" if noisy else "",
-        f"{np.mean(best):.3f}" if noisy else "",
-        f"{np.mean([each['f1'] for each in ours]):.3f}" if noisy else "",
-        f"{np.mean([each['f1'] for each in theirs]):.3f}" if noisy else "",
-        f"{100 * np.mean([each['flagged'] for each in ours]):.1f}",
-        f"{100 * np.mean([each['flagged'] for each in theirs]):.1f}",
-        f"{100 * np.mean([each['wrong_after'] for each in ours]):.1f}",
-        f"{np.mean([each['test_accuracy'] for each in ours]):.1f}",
-        f"{np.mean([each['noisy'] for each in plain]):.1f}",
-        f"{np.mean([each['true'] for each in plain]):.1f}",
+        mean(ours if noisy else [], "average_precision", ".3f"),
+        mean(best, "best", ".3f"),
+        mean(ours if noisy else [], "f1", ".3f"),
+        mean(theirs if noisy else [], "f1", ".3f"),
+        mean(ours, "flagged", ".1f", 100),
+        mean(theirs, "flagged", ".1f", 100),
+        mean(ours, "wrong_after", ".1f", 100),
+        mean(ours, "test_accuracy", ".1f"),
+        mean(plain, "noisy", ".1f"),
+        mean(plain, "true", ".1f"),
     ]
 
 

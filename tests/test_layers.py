@@ -39,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
         *("runtime", "train"),
     },
     "config": {"errors", "files", "runs", "text"},
-    "review": {"data", "errors", "features", "files", "models", "predict", "runs", "text"},
+    "review": {"data", "errors", "features", "files", "predict", "runs", "text"},
     "report": {"audit", "errors", "files", "review", "runs", "text"},
     "auto": {
         *("audit", "catalogue", "core", "data", "errors", "features", "files", "methods", "models"),

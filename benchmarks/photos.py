@@ -185,7 +185,7 @@ def features_of(folder: Path, backbone: str | None = None) -> tuple[np.ndarray, 
     """Return features of training and test set, test labels as class names, and the names of the samples."""
     with tempfile.TemporaryDirectory() as room:
         file = Path(room) / "features.npz"
-        command = [sys.executable, "-m", "labelsieve", "embed", str(folder), "--out", str(file), *option(backbone)]
+        command = [sys.executable, "-m", "labelsieve", "embed", str(folder), "--out", str(file), *named(backbone)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         found = np.load(file)
         classes = found["classes"].tolist()
@@ -198,7 +198,7 @@ def features_of(folder: Path, backbone: str | None = None) -> tuple[np.ndarray, 
         )
 
 
-def option(backbone: str | None) -> list[str]:
+def named(backbone: str | None) -> list[str]:
     return ["--backbone", backbone] if backbone else []
 
 
@@ -207,16 +207,8 @@ def train(cell: Cell) -> dict:
     with tempfile.TemporaryDirectory() as room:
         run = Path(room) / "run"
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        command = [
-            sys.executable,
-            "-m",
-            "labelsieve",
-            "train",
-            str(cell.folder),
-            "--out",
-            str(run),
-            *option(cell.backbone),
-        ]
+        command = [sys.executable, "-m", "labelsieve", "train", str(cell.folder), "--out", str(run)]
+        command += named(cell.backbone)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
         summary = json.loads((run / "audit" / "summary.json").read_text())
@@ -433,18 +425,19 @@ def reliability(rows: Sequence[Row]) -> str:
 
 
 def cost(folder: Path) -> Row:
-    """Return what the command costs with an empty and with a full cache."""
-    found: Row = {"images": sum(1 for _ in folder.rglob("*.jpg")), "load": os.getloadavg()[0]}
-    with tempfile.TemporaryDirectory() as room:
-        for state in ("empty cache", "full cache"):
-            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-            command = [sys.executable, "-m", "labelsieve", "train", str(folder), "--out", f"{room}/{state[:4]}"]
-            environment = {**os.environ, "LABELSIEVE_CACHE": f"{room}/cache"}
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            found[state] = {"wall_s": round(time.perf_counter() - began, 1), "cpu_s": round(spent, 1)}
-            found["peak MB"] = round(after.ru_maxrss / 1024)
+    """Return what the command costs with an empty and with a full cache, with the default features and with lite0."""
+    found: Row = {"images": sum(1 for _ in folder.rglob("*.jpg")), "load": os.getloadavg()[0], "lite0": {}}
+    for backbone, row in ((None, found), ("lite0", found["lite0"])):
+        with tempfile.TemporaryDirectory() as room:
+            for state in ("empty cache", "full cache"):
+                before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+                command = [sys.executable, "-m", "labelsieve", "train", str(folder), "--out", f"{room}/{state[:4]}"]
+                environment = {**os.environ, "LABELSIEVE_CACHE": f"{room}/cache"}
+                subprocess.run([*command, *named(backbone)], check=True, stdout=subprocess.DEVNULL, env=environment)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                row[state] = {"wall_s": round(time.perf_counter() - began, 1), "cpu_s": round(spent, 1)}
+                found.setdefault("peak MB", round(after.ru_maxrss / 1024))
     return found
 
 

@@ -122,6 +122,14 @@ def test_tables_of_photographs_match_the_record():
     empty, full = cost["empty cache"], cost["full cache"]
     words = f"takes {empty['wall_s']:.0f} s on two CPU cores ({empty['cpu_s']:.0f} CPU seconds), and"
     assert f"{words} {full['wall_s']:.0f} s with a full cache" in " ".join(AUTO.split())
+    lite0 = [cost["lite0"][state]["wall_s"] for state in ("empty cache", "full cache")]
+    assert f"with `--backbone lite0` {lite0[0]:.0f} and {lite0[1]:.0f} s" in " ".join(AUTO.split())
+    each = [
+        1000 * (row["empty cache"]["cpu_s"] - row["full cache"]["cpu_s"]) / cost["images"]
+        for row in (cost, cost["lite0"])
+    ]
+    text = " ".join((ROOT / "docs" / "features.md").read_text(encoding="utf-8").split())
+    assert f"needs {each[0]:.0f} ms of CPU time per photograph for its features, with `lite0` {each[1]:.0f} ms" in text
 
 
 def test_the_example_runs():

@@ -19,7 +19,7 @@ UNUSUAL = 3.0  # robust standard deviations from the median
 LARGEST_SCORE = 99.0  # of a column that is constant in a class
 WORD = re.compile(r"\w+(?:['’]\w+)*")
 LEAST_SHARE = 0.15  # of the largest contribution, below which a word is not marked
-MOST_PARTS = 32  # of a text that are compared at once
+MOST_GROUPS = 32  # of words, that a long text is divided into
 
 
 class Word(NamedTuple):
@@ -113,13 +113,13 @@ def words_of(text: str) -> list[Span]:
 
 
 def telling_words(words: Sequence[Span], contributions: Callable[[Sequence[Span]], Array]) -> list[Word]:
-    """Return the words that contribute most, with a small number of calls for long texts.
+    """Return the words that contribute most.
 
-    If there are many words, groups of consecutive ones are compared first. Then the words of two groups are compared:
-    of the one that contributes most to either class.
+    Each contribution costs a prediction of the text. A long text is therefore divided into groups of consecutive words;
+    only the words of the two groups are compared that contribute most to either class.
     """
-    size = -(-len(words) // MOST_PARTS)
-    if size > 1:
+    while len(words) > 2 * MOST_GROUPS:
+        size = -(-len(words) // MOST_GROUPS)
         groups = [words[k : k + size] for k in range(0, len(words), size)]
         scores = contributions([(group[0][0], group[-1][1]) for group in groups])
         words = [word for k in sorted({int(scores.argmin()), int(scores.argmax())}) for word in groups[k]]

@@ -248,8 +248,8 @@ def _weights_of_run(run: str | None, make_one: Callable[[], nn.Module]) -> tuple
     start, network = load(run), make_placeholder(make_one)
     head, backbone = start.network, start.backbone
     weights, whole = head.state_dict(), False
-    is_single = backbone is not None and backbone.name in OWN_NORMALISE
-    if backbone and is_single and isinstance(head, LinearHead) and not isinstance(network, LinearHead):
+    is_whole = not isinstance(network, LinearHead)
+    if backbone and backbone.name in OWN_NORMALISE and is_whole and isinstance(head, LinearHead):
         weights = weights_with_head(backbone, head, grayscale=next(network.parameters()).shape[1] == 1)
         whole = True
     try:

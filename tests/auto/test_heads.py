@@ -105,6 +105,16 @@ def test_model_needs_no_extra_once_it_is_trained(run, photos, tmp_path, monkeypa
     assert execute(["predict", str(moved), str(photos / "test"), "--out", str(tmp_path / "p.csv")]) == 0
 
 
+def test_two_networks_are_exported_together_and_start_no_single_one(run, photos, tmp_path, capsys):
+    assert execute(["export", str(run), "--out", str(tmp_path / "model.onnx")]) == 0
+    assert "probabilities differ from labelsieve predict by at most" in capsys.readouterr().out
+    assert execute(["export", str(run), "--format", "huggingface", "--out", str(tmp_path / "hub")]) == 2
+    assert "train with --backbone lite2 for --format huggingface" in capsys.readouterr().err
+    start = ["--init", str(run), "--model", "lite0", "--noise-rate", "0.2", "--out", str(tmp_path / "one")]
+    assert execute(["train", str(photos), *start]) == 2
+    assert "has another shape than that of this experiment" in capsys.readouterr().err
+
+
 def test_moved_run_is_audited(run, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(run, moved)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelsieve.review.evidence import (
-    MOST_PARTS,
+    MOST_GROUPS,
     compared_columns,
     nearest,
     robust_scale,
@@ -74,7 +74,7 @@ def test_words_of_a_text():
     assert words_of("...") == [] == words_of("")
 
 
-@given(scores=st.lists(st.integers(-9, 9), max_size=5 * MOST_PARTS))
+@given(scores=st.lists(st.integers(-9, 9), max_size=4 * MOST_GROUPS))
 def test_long_texts_are_searched_for_the_strongest_groups(scores):
     words = [(2 * k, 2 * k + 1) for k in range(len(scores))]
     calls = []
@@ -85,14 +85,26 @@ def test_long_texts_are_searched_for_the_strongest_groups(scores):
 
     found = telling_words(words, contributions)
     assert all(word.score == scores[word.start // 2] for word in found) and found == sorted(found)
-    if len(words) <= MOST_PARTS:
+    if len(words) <= 2 * MOST_GROUPS:
         assert found == strongest_words(words, np.array(scores, float)) and len(calls) == bool(words)
     else:
-        size = -(-len(words) // MOST_PARTS)
-        assert calls[0] <= MOST_PARTS and calls[1] <= 2 * size
+        size = -(-len(words) // MOST_GROUPS)
         groups = [sum(scores[k : k + size]) for k in range(0, len(scores), size)]
         places = {word.start // 2 // size for word in found}
         assert places <= {groups.index(max(groups)), groups.index(min(groups))}
+
+
+@pytest.mark.parametrize("words", [65, 600, 5000, 100_000])
+def test_long_texts_need_few_predictions(words):
+    counts = []
+    random = np.random.default_rng(0)
+
+    def contributions(spans):
+        counts.append(len(spans))
+        return random.normal(size=len(spans))
+
+    assert telling_words([(2 * k, 2 * k + 1) for k in range(words)], contributions)
+    assert counts[-1] <= 2 * MOST_GROUPS and all(count <= MOST_GROUPS for count in counts[:-1]) and len(counts) <= 5
 
 
 def test_telling_words_are_those_with_a_large_contribution():
